@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 CHOOSE_OUTPUT = "Choose an --output in a folder that exists and can be written."
 
@@ -59,16 +59,19 @@ def atomic_file(path: str | os.PathLike) -> Iterator[Path]:
 
 
 class OutputFile:
-    """A file or stream to write bytes to. OSErrors of its methods name `path`."""
+    """A file or stream to write to. OSErrors of its methods name `path`."""
 
-    def __init__(self, file: BinaryIO, path: str | os.PathLike):
+    def __init__(self, file: BinaryIO | TextIO, path: str | os.PathLike):
         self._file = file
         self._path = path
 
-    def write(self, data: bytes):
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+    def write(self, data: bytes | str) -> int:
         """Appends data."""
         with _naming(self._path):
-            self._file.write(data)
+            return self._file.write(data)
 
     def flush(self):
         """Passes all data on to the system."""

@@ -27,6 +27,40 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     define("output_dir", str, "Model directory to create.", required=True)
 
 
+def mean_weights(directory: ModelDirectory, paths: Sequence[Path]):
+    """Returns the Transformer with the mean weights of several checkpoints.
+
+    Weights are summed in float64. States of seed generators are those of the last checkpoint.
+
+    Args:
+        directory: model directory of the run.
+        paths: folders of the checkpoints.
+
+    Raises:
+        ValueError: if a checkpoint is missing or corrupt, or has another architecture.
+
+    Reference: tensor2tensor `utils.avg_checkpoints`.
+    """
+    import numpy as np
+
+    from trainer.training.checkpoints import load_transformer, restore_transformer
+
+    transformer = load_transformer(directory, paths[0])
+    weights = [
+        variable
+        for variable in transformer.variables
+        if np.issubdtype(np.dtype(variable.dtype), np.floating)
+    ]
+    sums = [np.zeros(weight.shape) for weight in weights]
+    for path in paths:
+        restore_transformer(transformer, path)
+        for total, weight in zip(sums, weights):
+            total += weight.numpy()
+    for total, weight in zip(sums, weights):
+        weight.assign(total / len(paths))
+    return transformer
+
+
 def write_average(directory: ModelDirectory, paths: Sequence[Path], output_dir: str | os.PathLike):
     """Writes a model directory with the mean weights of several checkpoints, atomically.
 
@@ -41,12 +75,10 @@ def write_average(directory: ModelDirectory, paths: Sequence[Path], output_dir: 
         ValueError: if `output_dir` exists or can't be written, or a checkpoint is missing or
             corrupt.
     """
-    from trainer import weights
-
     output_dir = Path(output_dir)
     _check_new(output_dir)
     tokenizer = directory.read_config()["tokenizer"]
-    transformer = weights.average(directory, paths)
+    transformer = mean_weights(directory, paths)
     averaged = {
         "model_dir": str(directory.path),
         "checkpoints": [str(path.relative_to(directory.path)) for path in paths],
@@ -73,16 +105,16 @@ def _check_new(output_dir):
 
 
 def _run(values):
-    from trainer import weights
+    from trainer.training import checkpoints
 
     if (values.last is None) == (not values.steps):
         received = "neither" if values.last is None else "both"
         raise ValueError(f"Expected either --last or --steps. Received: {received}.")
     directory = ModelDirectory.open(values.model_dir)
     if values.last is not None:
-        paths = weights.last_checkpoints(directory, values.last)
+        paths = checkpoints.last_checkpoints(directory, values.last)
     else:
-        paths = [weights.find_checkpoint(directory, step.strip()) for step in values.steps]
+        paths = [checkpoints.find_checkpoint(directory, step.strip()) for step in values.steps]
     if len({path.name for path in paths}) < len(paths):
         raise ValueError(f"Expected different steps. Received: --steps={','.join(values.steps)}.")
     write_average(directory, paths, values.output_dir)

@@ -1,7 +1,7 @@
 """The settings of a training run, as a frozen dataclass and as absl flags.
 
-Change the default, help or range of a setting here, the definition of flags and the range checks in
-`trainer.config_fields`, and the checks of combinations of settings in `trainer.config_checks`.
+Change the default, help or range of a setting here, and the checks of combinations of settings. The
+flags and range checks of single settings are in `trainer.setting_flags`.
 """
 
 import dataclasses
@@ -9,14 +9,19 @@ import os
 
 from absl import flags
 
-from trainer import config_fields
-from trainer.config_checks import ARCHITECTURE_SETTINGS, DEFAULT_TOKENIZER, check_together
-from trainer.config_fields import setting
+from trainer import setting_flags
+from trainer.metrics import DEFAULT_TOKENIZER, check_bleu_tokenize
 from trainer.recipes import recipe_of
+from trainer.setting_flags import setting
 
 # The flags belong to the program that defines them, so that its --help lists them.
 flags.disclaim_key_flags()
 
+# Settings that require relative positions.
+RELATIVE_SETTINGS = ("max_relative_position", "use_key_table", "use_value_table", "share_heads")
+# Settings that override the preset's architecture.
+DROPOUT_SETTINGS = ("dropout", "attention_dropout", "activation_dropout")
+ARCHITECTURE_SETTINGS = (*DROPOUT_SETTINGS, "position", *RELATIVE_SETTINGS)
 TEXT_FILES = ("train_source", "train_target", "dev_source", "dev_target")
 _RECIPE = " Default: the recipe's value."
 _PRESET = " Default: the preset's value."
@@ -226,13 +231,13 @@ class RunConfig:
     )
 
     def __post_init__(self):
-        config_fields.check(self)
-        check_together(self)
+        setting_flags.check(self)
+        _check_together(self)
 
     @classmethod
     def from_flags(cls, values: flags.FlagValues = flags.FLAGS) -> "RunConfig":
         """Returns settings from the flags that `define_flags` defines."""
-        return cls(**config_fields.read_flags(cls, values))
+        return cls(**setting_flags.read_flags(cls, values))
 
     def resolve(self) -> "RunConfig":
         """Returns these settings with None replaced by the values of a recipe.
@@ -279,4 +284,101 @@ def _absolute(paths):
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
     """Defines a flag for every setting of `RunConfig`, with its type, default and help."""
-    config_fields.define_flags(RunConfig, values)
+    setting_flags.define_flags(RunConfig, values)
+
+
+def _check_together(config):
+    """Checks combinations of settings of a `RunConfig`.
+
+    Raises:
+        ValueError: if settings contradict each other, or one requires another that is missing.
+    """
+    if not config.model_dir:
+        raise ValueError(
+            "Expected a directory for the model. Received: none. Give one with --model_dir."
+        )
+    if config.preset is not None and config.init_from is not None:
+        raise ValueError(
+            "Expected either preset or init_from. Received: both. Leave one of them out."
+        )
+    for name in ("position", *RELATIVE_SETTINGS):
+        if getattr(config, name) is not None and config.init_from is not None:
+            raise ValueError(
+                f"Expected no {name} with init_from, because that model's position encoding is "
+                f"fixed. Received: {getattr(config, name)}. Leave it out."
+            )
+    _check_data(config)
+    _check_steps(config)
+    if config.bleu_tokenize is not None:
+        check_bleu_tokenize(config.bleu_tokenize)
+    if config.jit_compile and config.deterministic:
+        raise ValueError(
+            "Expected either jit_compile or deterministic, because XLA has no deterministic "
+            "version of some operations. Received: both. Leave one of them out."
+        )
+    if config.strategy in ("mirrored", "multiworker"):
+        _check_several_devices(config)
+
+
+def _check_data(config):
+    _check_pair(config, "train")
+    _check_pair(config, "dev")
+    if config.data in (None, "files") and not config.train_source:
+        raise ValueError(
+            "Expected training data. Received: none. Give --train_source and --train_target, or "
+            "--data=NAME of a TensorFlow Datasets set."
+        )
+    if config.data_dir is not None and config.data in (None, "files"):
+        raise ValueError(
+            "Expected data_dir only with a set of TensorFlow Datasets. Received: "
+            f"{config.data_dir!r} with {config.data or 'text files'}. Leave it out."
+        )
+    if config.data not in (None, "files"):
+        for name in ("train_source", "dev_source"):
+            if getattr(config, name):
+                raise ValueError(
+                    f"Expected either {name} or data={config.data!r}. Received: both. Leave one "
+                    "of them out."
+                )
+    elif config.direction is not None:
+        raise ValueError(
+            f"Expected no direction with text files. Received: direction={config.direction!r}. "
+            "Swap the source and target files instead."
+        )
+
+
+def _check_pair(config, split):
+    source, target = getattr(config, f"{split}_source"), getattr(config, f"{split}_target")
+    if bool(source) != bool(target):
+        given, missing = ("source", "target") if source else ("target", "source")
+        raise ValueError(
+            f"Expected {split}_source and {split}_target together. Received: {split}_{given} "
+            f"only. Give --{split}_{missing} too."
+        )
+
+
+def _check_steps(config):
+    if config.steps_per_execution == 1:
+        return
+    for name in ("checkpoint_every", "evaluate_every", "train_steps"):
+        steps = getattr(config, name)
+        if steps is not None and steps % config.steps_per_execution:
+            raise ValueError(
+                f"Expected {name} to be a multiple of steps_per_execution. "
+                f"Received: {name}={steps}, steps_per_execution={config.steps_per_execution}."
+            )
+
+
+def _check_several_devices(config):
+    if config.steps_per_execution > 1:
+        raise ValueError(
+            f"Expected steps_per_execution to be 1 with the strategy {config.strategy}: with "
+            "several devices, Keras can't run several steps of batches of different shapes. "
+            f"Received: {config.steps_per_execution}. Use 1, or --strategy=one."
+        )
+    if config.jit_compile and config.strategy == "multiworker":
+        raise ValueError(
+            "Expected no jit_compile with the strategy multiworker: XLA can't compile a step that "
+            "runs on several machines. Received: jit_compile=True. Leave it out, or use "
+            "--strategy=mirrored on one machine."
+        )

@@ -1,22 +1,26 @@
-"""The common entry point of all programs: parse flags, import TensorFlow quietly, run.
+"""The start and the end of all programs: flags, TensorFlow's import, and errors as exit codes.
 
 `--help` must not wait for TensorFlow. The top level of a program therefore imports only modules
 that import neither TensorFlow nor Keras. All other modules are imported inside functions.
 """
 
+import contextlib
+import ctypes
 import errno
+import logging
+import os
 import signal
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 
 from absl import app, flags
+from absl import logging as absl_logging
 
-from trainer import standard_streams
-from trainer.quiet_start import import_tensorflow
+from trainer import streams
 
 # The flags belong to the program that defines them, so that its --help lists them.
 flags.disclaim_key_flags()
-
 _DEFINE = {
     bool: flags.DEFINE_bool,
     float: flags.DEFINE_float,
@@ -24,6 +28,12 @@ _DEFINE = {
     list: flags.DEFINE_list,
     str: flags.DEFINE_string,
 }
+# Constants from glibc's malloc.h.
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+# Largest value that glibc accepts.
+_LARGEST_MMAP_THRESHOLD = 32 << 20
+_TOP_PAD = 64 << 20
+_NEVER = 2**31 - 1
 
 
 def define_flag(
@@ -52,10 +62,9 @@ def run(
     argv: list[str],
     values: flags.FlagValues = flags.FLAGS,
 ):
-    """Imports TensorFlow and runs a program.
+    """Imports TensorFlow and runs a program, with `errors_as_exit_codes`.
 
-    ValueError, OSError and Ctrl-C end the program with one line on stderr, without a traceback. If
-    the reader of the output has exited, the program ends without an error. A standard error that
+    If the reader of the output has exited, the program ends without an error. A standard error that
     can't be written is ignored.
 
     Args:
@@ -65,31 +74,58 @@ def run(
         values: the parsed flags. By default those of the command line.
     """
     reject_arguments(argv)
-    standard_streams.prepare()
-    with standard_streams.as_logs("stderr"):
+    streams.prepare()
+    with streams.as_logs("stderr"), streams.named_output():
         try:
-            import_tensorflow()
-            program(values)
-            if sys.stdout is not None:
-                sys.stdout.flush()
-        except BrokenPipeError:
-            pass
-        except ValueError as error:
-            sys.exit(f"{name}: {error}")
-        except OSError as error:
-            sys.exit(f"{name}: {_describe(error)}")
-        except KeyboardInterrupt:
-            print(f"\n{name}: interrupted.", file=sys.stderr)
-            sys.exit(128 + signal.SIGINT)
+            with errors_as_exit_codes(name), contextlib.suppress(BrokenPipeError):
+                import_tensorflow()
+                program(values)
+                if sys.stdout is not None:
+                    sys.stdout.flush()
         finally:
-            standard_streams.flush_or_discard(sys.stdout)
+            streams.flush_or_discard(sys.stdout)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal has ended the program, which has written its files.
+
+    Args:
+        received: the signal.
+    """
+
+    def __init__(self, received: signal.Signals):
+        super().__init__()
+        self.received = received
+
+
+@contextlib.contextmanager
+def errors_as_exit_codes(
+    name: str, errors: tuple = (ValueError,), remedy: Callable[[], str] = lambda: ""
+) -> Iterator[None]:
+    """Ends the program with one line on stderr, without a traceback, if the block raises an error.
+
+    The exit code is 1 for errors, and 128 plus the signal after Ctrl-C and `Interrupted`.
+
+    Args:
+        name: name of the program, such as `trainer.export`.
+        errors: classes of errors in addition to OSError. Other errors have a traceback.
+        remedy: function that returns what to do after an interruption.
+    """
+    try:
+        yield
+    except errors as error:
+        sys.exit(f"{name}: {error}")
+    except OSError as error:
+        sys.exit(f"{name}: {_describe(error)}")
+    except KeyboardInterrupt as error:
+        received = error.received if isinstance(error, Interrupted) else signal.SIGINT
+        print(f"\n{name}: interrupted. {remedy()}".rstrip(), file=sys.stderr)
+        # The exit code by which shells report a signal.
+        sys.exit(128 + received)
 
 
 def _describe(error):
-    file = error.filename
-    if file is None and not standard_streams.flush_or_discard(sys.stdout):
-        file = "the standard output"
-    received = error if file is None else f"{file} ({error.strerror})"
+    received = error if error.filename is None else f"{error.filename} ({error.strerror})"
     remedy = " Free space, then run the same command again."
     remedy = remedy if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
     return f"Expected a file that can be read or written. Received: {received}.{remedy}"
@@ -99,3 +135,61 @@ def reject_arguments(argv: list[str]):
     """Raises UsageError if the command line has arguments that are not flags."""
     if len(argv) > 1:
         raise app.UsageError(f"Expected flags only. Received: {argv[1]!r}.")
+
+
+def import_tensorflow():
+    """Imports TensorFlow, initializes its GPUs, and hides the messages that this prints.
+
+    The messages are printed if the import fails, or with `--verbosity=1` on the command line.
+    Warnings that programs log later have the format `LEVEL: message`.
+    """
+    # absl's default format starts with a time, a thread id and a line of code.
+    absl_logging.get_absl_handler().setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+    if "tensorflow" in sys.modules or {"--verbosity=1", "-v=1"} & set(sys.argv):
+        return
+    # At level 2, oneDNN logs an error when it falls back to another implementation for int64.
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") == "2":
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    with _buffered_stderr():
+        import tensorflow as tf
+
+        tf.config.list_physical_devices("GPU")
+
+
+@contextlib.contextmanager
+def _buffered_stderr() -> Iterator[None]:
+    """Discards everything written to file descriptor 2, or prints it if the block raises."""
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as buffer, os.fdopen(os.dup(2), "wb") as stderr:
+        os.dup2(buffer.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            buffer.seek(0)
+            stderr.write(buffer.read())
+            raise
+        finally:
+            os.dup2(stderr.fileno(), 2)
+
+
+def keep_freed_memory() -> bool:
+    """Makes glibc keep freed memory instead of returning large blocks to the system.
+
+    TensorFlow frees and allocates the same megabytes in every step, and the system zeroes each page
+    again. Call this function at the start of a program. It does nothing with other C libraries, or
+    if the environment has variables `MALLOC_*` or `GLIBC_TUNABLES`.
+
+    Returns:
+        Whether the allocator was configured.
+    """
+    if "GLIBC_TUNABLES" in os.environ or any(name.startswith("MALLOC_") for name in os.environ):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    settings = {
+        _M_MMAP_THRESHOLD: _LARGEST_MMAP_THRESHOLD,
+        _M_TRIM_THRESHOLD: _NEVER,
+        _M_TOP_PAD: _TOP_PAD,
+    }
+    return all(mallopt(name, value) == 1 for name, value in settings.items())

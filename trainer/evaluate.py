@@ -19,10 +19,8 @@ from collections.abc import Callable
 
 from absl import app, flags
 
-from trainer import atomic_files, entry_point, metrics
-from trainer.allocator import keep_freed_memory
-from trainer.config_checks import BLEU_TOKENIZERS, DEFAULT_TOKENIZER, check_bleu_tokenize
-from trainer.inference import streams
+from trainer import atomic_files, entry_point, metrics, streams
+from trainer.metrics import BLEU_TOKENIZERS, DEFAULT_TOKENIZER, check_bleu_tokenize
 
 _STRING_FLAGS = {
     "model_dir": "Model directory.",
@@ -112,14 +110,15 @@ def _describe(label, corpus, translate, bleu_tokenize):
 
 def _read_corpora(values):
     """Returns the test sets by label."""
-    from trainer.data import text_files, tfds_sets
+    from trainer.data import text_files
+    from trainer.data.corpus import read_tfds
 
     if values.data not in (None, "files"):
         message = "Expected no --{name} with --data. Received: {value!r}. Leave one of them out."
         _reject_flags(values, ("source", "target", "label"), message)
         options = values.direction, values.data_dir
         splits = values.split or ["test"]
-        return {split: tfds_sets.read_tfds(values.data, split, *options) for split in splits}
+        return {split: read_tfds(values.data, split, *options) for split in splits}
     if values.source is None and values.target is None:
         raise ValueError(
             "Expected a test set. Received: none. Give --source and --target, or --data=NAME of a "
@@ -141,7 +140,7 @@ def _reject_flags(values, names, message):
 
 def _load(values):
     """Returns the function that translates a batch."""
-    from trainer.serving import saved_models
+    from trainer.serving import model_versions
 
     if (values.model_dir is None) == (values.saved_model is None):
         received = "neither" if values.model_dir is None else "both"
@@ -155,23 +154,22 @@ def _load(values):
     _reject_flags(values, ("beam_size",), message)
     message = "Expected no --{name} with --saved_model. Received: {value!r}. Give its --model_dir."
     _reject_flags(values, ("checkpoint",), message)
-    return saved_models.load(values.saved_model, values.alpha)
+    return model_versions.load(values.saved_model, values.alpha)
 
 
 def _load_model_dir(values):
-    from trainer import weights
     from trainer.model_dir import ModelDirectory
-    from trainer.serving.fast_transformer import FastTransformer
-    from trainer.serving.translation_module import TranslationModule, TranslationSettings
+    from trainer.serving.signatures import FastTransformer, TranslationModule, TranslationSettings
     from trainer.serving.translation_settings import longest_input
     from trainer.serving.translator import Translator
+    from trainer.training import checkpoints
 
     given = {name: values[name].value for name in ("beam_size", "alpha")}
     given = {name: value for name, value in given.items() if value is not None}
     most = max(TranslationSettings.max_beam_size, values.beam_size or 1)
     settings = TranslationSettings(**given, max_beam_size=most)
     directory = ModelDirectory.open(values.model_dir)
-    transformer = weights.load_model(directory, values.checkpoint)
+    transformer = checkpoints.load_model(directory, values.checkpoint)
     settings = dataclasses.replace(settings, max_input_length=longest_input(directory))
     module = TranslationModule(FastTransformer(transformer), directory.load_tokenizer(), settings)
     return Translator(module.serve, module)
@@ -247,6 +245,6 @@ main = functools.partial(entry_point.run, "trainer.evaluate", _run)
 
 
 if __name__ == "__main__":
-    keep_freed_memory()
+    entry_point.keep_freed_memory()
     define_flags()
     app.run(main)

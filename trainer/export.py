@@ -12,7 +12,7 @@ from pathlib import Path
 
 from absl import app, flags, logging
 
-from trainer import config_fields, entry_point
+from trainer import entry_point, setting_flags
 from trainer.model_dir import ModelDirectory
 from trainer.serving.translation_settings import TranslationSettings, longest_input
 
@@ -34,7 +34,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     )
     names = [field.name for field in dataclasses.fields(TranslationSettings)]
     names.remove("max_input_length")
-    config_fields.define_flags(TranslationSettings, values, names)
+    setting_flags.define_flags(TranslationSettings, values, names)
     define(
         "max_input_length",
         int,
@@ -59,9 +59,9 @@ def export(module, directory: Path, version: int | None = None) -> Path:
     """
     import tensorflow as tf
 
-    from trainer.serving import saved_models, warmup
+    from trainer.serving import model_versions, warmup
 
-    with saved_models.new_version(directory, version) as (temporary, final):
+    with model_versions.new_version(directory, version) as (temporary, final):
         tf.saved_model.save(module, str(temporary), signatures=module.signatures)
         warmup.write(temporary, directory.name, module.tokenizer, module.settings)
     return final
@@ -78,7 +78,7 @@ def _destination(values):
 
 
 def _settings(values):
-    given = config_fields.read_flags(TranslationSettings, values)
+    given = setting_flags.read_flags(TranslationSettings, values)
     if given["max_input_length"] is None:
         given["max_input_length"] = longest_input(ModelDirectory.open(values.model_dir))
     return TranslationSettings(**given)
@@ -87,7 +87,7 @@ def _settings(values):
 def _run(values):
     import tensorflow as tf
 
-    from trainer.serving.translation_module import TranslationModule
+    from trainer.serving.signatures import TranslationModule
 
     # Without this, TensorFlow logs the temporary name of the directory.
     tf.get_logger().setLevel("WARNING")

@@ -30,7 +30,6 @@ from pathlib import Path
 from absl import app, flags
 
 from trainer import atomic_files, entry_point
-from trainer.data.token_names import token_names
 from trainer.model_dir import ModelDirectory
 from trainer.serving.translation_settings import longest_input
 
@@ -84,7 +83,7 @@ def export(
     _check_destination(output, force)
     directory = ModelDirectory.open(model_dir)
     model = directory.load_model()
-    spec = build(model, *token_names(directory, model.config.vocab_size))
+    spec = build(model, *directory.token_names(model.config.vocab_size))
     spec.optimize(quantization=None if quantization == "none" else quantization)
     with (
         atomic_files.explaining_write_errors("an --output_dir", output, "Choose another one."),

@@ -7,10 +7,24 @@ All other commands can read the directory, for example to evaluate, export or fi
 """
 
 import functools
+import os
+import re
 
 from absl import app, flags
 
 from trainer import entry_point
+from trainer.model_dir import ModelDirectory
+
+# Settings of trainer.train by the name of tensor2tensor's hparam.
+_TRAINING_SETTINGS = {
+    "batch_size": "batch_tokens",
+    "learning_rate_constant": "learning_rate",
+    "learning_rate_warmup_steps": "warmup_steps",
+    "label_smoothing": "label_smoothing",
+    "optimizer_adam_beta1": "adam_beta1",
+    "optimizer_adam_beta2": "adam_beta2",
+    "optimizer_adam_epsilon": "adam_epsilon",
+}
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
@@ -29,9 +43,163 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     define("model_dir", str, "Model directory to create.", required=True)
 
 
-def _run(values):
-    from trainer.t2t_checkpoints import find_checkpoint, import_checkpoint
+def find_checkpoint(path: str) -> str:
+    """Returns the prefix of a TF1 checkpoint.
 
+    Args:
+        path: a prefix; or the output directory of tensor2tensor or its file `checkpoint`, for the
+            newest checkpoint there.
+
+    Raises:
+        ValueError: if the directory has no checkpoint.
+    """
+    import tensorflow as tf
+
+    is_state_file = os.path.basename(path) == "checkpoint" and os.path.isfile(path)
+    directory = (os.path.dirname(path) or os.curdir) if is_state_file else path
+    if not os.path.isdir(directory):
+        return path
+    state = tf.train.get_checkpoint_state(directory)
+    # The file may have absolute paths, although the directory was moved.
+    recorded = os.path.basename(state.model_checkpoint_path) if state else ""
+    names = [name.removesuffix(".index") for name in os.listdir(directory)]
+    names = [name for name in names if os.path.isfile(os.path.join(directory, f"{name}.index"))]
+    if not names:
+        raise ValueError(
+            "Expected a directory with TF1 checkpoints, whose names end in .index and .data-... . "
+            f"Received: {path!r}, which has none. Give the output directory of tensor2tensor."
+        )
+    newest = recorded if recorded in names else max(names, key=_step_of)
+    return os.path.join(directory, newest)
+
+
+def _step_of(name):
+    step = re.search(r"-(\d+)$", name)
+    return int(step[1]) if step else -1
+
+
+def read_checkpoint(prefix: str) -> dict:
+    """Returns all variables of a TF1 checkpoint, as arrays by name.
+
+    Args:
+        prefix: the path without `.index` or `.data-00000-of-00001`.
+
+    Raises:
+        ValueError: if the checkpoint is missing or corrupt.
+    """
+    import tensorflow as tf
+
+    if not tf.io.gfile.exists(f"{prefix}.index"):
+        has_extension = prefix.endswith((".index", ".meta")) or ".data-" in prefix
+        hint = " Leave out the file extension." if has_extension else ""
+        raise ValueError(
+            "Expected the prefix of a TF1 checkpoint with the files PREFIX.index and "
+            f"PREFIX.data-... . Received: {prefix!r}, but {os.path.basename(prefix)}.index does "
+            f"not exist.{hint}"
+        )
+    try:
+        reader = tf.train.load_checkpoint(prefix)
+        return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    except (tf.errors.OpError, IndexError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"Expected a readable TF1 checkpoint. Received: {prefix!r}, which is truncated, "
+            f"corrupt or not a checkpoint ({error}). Copy the original files again."
+        ) from error
+
+
+def write_checkpoint(model, prefix: str):
+    """Writes a Transformer's weights as a TF1 checkpoint with tensor2tensor's names.
+
+    Args:
+        model: the `t2t_relpos.models.Transformer`.
+        prefix: the path without `.index`.
+
+    Raises:
+        ValueError: if the model has an option that tensor2tensor does not support.
+    """
+    import numpy as np
+    import tensorflow as tf
+
+    from t2t_relpos.t2t import t2t_weights
+
+    arrays = {**t2t_weights(model), "global_step": np.array(0, "int64")}
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variables = [
+            tf.compat.v1.get_variable(name, initializer=array, use_resource=False)
+            for name, array in arrays.items()
+        ]
+        session.run(tf.compat.v1.variables_initializer(variables))
+        tf.compat.v1.train.Saver(variables).save(
+            session, prefix, write_meta_graph=False, write_state=False
+        )
+
+
+def import_checkpoint(
+    prefix: str,
+    model_dir: str,
+    hparams_set: str,
+    hparams: str = "",
+    target_space_id: int = 0,
+    vocab: str | None = None,
+    vocab_size: int | None = None,
+):
+    """Reads a checkpoint into a new model directory. If it raises, nothing is written.
+
+    Args:
+        prefix: path of the checkpoint without `.index`, or its directory; see `find_checkpoint`.
+        model_dir: directory to create; may exist if it holds no model.
+        hparams_set: name of an hparams set of tensor2tensor, such as "transformer_relative".
+        hparams: changes to the hparams set, `"key=value,key=value"`.
+        target_space_id: target space id of the problem; 0 for plain text problems.
+        vocab: file of tensor2tensor's subword vocabulary.
+        vocab_size: instead of `vocab`, the size of the vocabulary.
+
+    Returns:
+        The architecture, a `TransformerConfig`.
+
+    Raises:
+        ValueError: if hparams are unknown or unsupported, if checkpoint or vocabulary can't be
+            read, if variables do not fit the hparams, or if the directory holds a model.
+    """
+    import keras
+
+    from t2t_relpos.models import Transformer
+    from t2t_relpos.t2t import config_from_hparams, load_t2t_weights, parse_hparams
+    from trainer.data.subword_tokenizer import SubwordTokenizer
+
+    if (vocab is None) == (vocab_size is None):
+        received = "neither" if vocab is None else "both"
+        raise ValueError(f"Expected either --vocab or --vocab_size. Received: {received}.")
+    prefix = find_checkpoint(prefix)
+    values = parse_hparams(hparams_set, hparams)
+    tokenizer = None if vocab is None else SubwordTokenizer.from_file(vocab)
+    size = vocab_size if tokenizer is None else tokenizer.vocab_size
+    config = config_from_hparams(values, size, target_space_id)
+    existing = ModelDirectory(model_dir)
+    if existing.is_configured:
+        raise ValueError(
+            f"Expected a --model_dir that holds no model yet. Received: {model_dir}, which has a "
+            f"{existing.config_file.name}."
+        )
+    keras.utils.set_random_seed(0)
+    model = Transformer(config)
+    load_t2t_weights(model, read_checkpoint(prefix), values["symbol_modality_num_shards"])
+    _write(ModelDirectory.create(model_dir), model, tokenizer, values)
+    return config
+
+
+def _write(directory, model, tokenizer, hparams):
+    directory.save_model(model)
+    training = {ours: hparams[theirs] for theirs, ours in _TRAINING_SETTINGS.items()}
+    directory.write_run({**training, "t2t_hparams": hparams})
+    kind = "none" if tokenizer is None else "subwords"
+    if tokenizer is not None:
+        tokenizer.save(directory.vocabulary_file(kind))
+    # Written last, because its existence marks the directory as complete.
+    directory.write_config(model.config.to_dict(), tokenizer=kind)
+
+
+def _run(values):
     prefix = find_checkpoint(values.checkpoint)
     if prefix != values.checkpoint:
         print(f"Newest checkpoint of {values.checkpoint}: {prefix}")

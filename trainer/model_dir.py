@@ -14,17 +14,23 @@ ids/                   token ids of the corpora, a cache for resumed runs; may b
 This module has the paths of these files, and formats and checks of the first four.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
+import shutil
+import socket
 import zipfile
 from pathlib import Path
 
+from absl import logging
+
 from trainer import atomic_files
-from trainer.directory_lock import DirectoryLock
 
 FORMAT_VERSION = 2
 VOCABULARY_FILES = {"sentencepiece": "vocab.model", "subwords": "vocab.subwords"}
+LOCK_NAME = ".lock"
 
 
 class ModelDirectory:
@@ -217,6 +223,27 @@ class ModelDirectory:
             from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer as Tokenizer
         return Tokenizer.from_file(vocabulary)
 
+    def token_names(self, vocab_size: int) -> tuple[list[str], int]:
+        """Returns unique names of the model's token ids, and the id of unknown tokens.
+
+        Names are SentencePiece's pieces, tensor2tensor's subtokens, or decimal numbers if there is
+        no vocabulary.
+
+        Raises:
+            ValueError: if the vocabulary is missing, has changed, or has another size.
+        """
+        if self.tokenizer_kind == "none":
+            return list(map(str, range(vocab_size))), 0
+        tokenizer = self.load_tokenizer()
+        if tokenizer.vocab_size != vocab_size:
+            raise ValueError(
+                f"Expected a vocabulary of {vocab_size} ids, the vocabulary size of the model. "
+                f"Received: {self.vocabulary_file(self.tokenizer_kind)} with "
+                f"{tokenizer.vocab_size} ids. Restore the vocabulary that the model was trained "
+                "with."
+            )
+        return _distinct(tokenizer.names), tokenizer.unk_id
+
     def save_model(self, model):
         """Writes a Transformer to model.keras atomically. Its compute dtype is saved as float32."""
         with atomic_files.atomic_file(self.model_file) as temporary:
@@ -265,6 +292,19 @@ class ModelDirectory:
         return _read_json(self.run_file) if self.run_file.is_file() else {}
 
 
+def _distinct(names):
+    """Replaces empty names, and all but the last of several equal names, with "<id N>".
+
+    tensor2tensor's vocabularies may contain both. Their ids are never used. CTranslate2 requires
+    unique names.
+
+    >>> _distinct(["<pad>", "<EOS>", "a", "", "a"])
+    ['<pad>', '<EOS>', '<id 2>', '<id 3>', 'a']
+    """
+    last = {name: i for i, name in enumerate(names) if name}
+    return [name if last.get(name) == i else f"<id {i}>" for i, name in enumerate(names)]
+
+
 def _in_float32(model):
     if model.compute_dtype == "float32":
         return model
@@ -296,3 +336,55 @@ def _read_json(path):
             f"Expected a JSON object. Received: {path}, which is not one ({error}). Restore the "
             "file, or train in another --model_dir."
         ) from error
+
+
+class DirectoryLock:
+    """A locked file `.lock` in a directory. The lock is released when the process ends.
+
+    Args:
+        directory: an existing directory.
+
+    Raises:
+        ValueError: if another process has locked it.
+        OSError: if the directory can't be written.
+    """
+
+    def __init__(self, directory: Path):
+        self._directory = directory
+        self._file = directory / LOCK_NAME
+        self._descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._lock()
+            os.ftruncate(self._descriptor, 0)
+            owner = f"process {os.getpid()} on {socket.gethostname()}"
+            os.write(self._descriptor, owner.encode())
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def _lock(self):
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            owner = os.read(self._descriptor, 1000).decode(errors="replace").strip()
+            raise ValueError(
+                "Expected a model directory that no other process is using. Received: "
+                f"{self._directory}, locked by {owner or 'another process'}. Wait until it ends, "
+                "or choose another --model_dir."
+            ) from error
+        except OSError as error:
+            # Some network file systems do not support locks.
+            logging.warning("%s can't be locked: %s", self._directory, error.strerror)
+
+    def release(self):
+        """Releases the lock, and removes the directory if it has no other file.
+
+        Does not raise: the directory may have been deleted, and an error would hide another one.
+        """
+        with contextlib.suppress(OSError):
+            # Another run may have created the directory again.
+            is_ours = os.path.samestat(os.stat(self._file), os.fstat(self._descriptor))
+            if is_ours and os.listdir(self._directory) == [LOCK_NAME]:
+                shutil.rmtree(self._directory)
+        with contextlib.suppress(OSError):
+            os.close(self._descriptor)

@@ -8,15 +8,13 @@ checkpoint and ends. `--dry_run` reports settings, batches and memory without tr
 """
 
 import os
-import signal
-import sys
 
 from absl import app, flags
 
-from trainer import config, entry_point, standard_streams
-from trainer.allocator import keep_freed_memory
+from trainer import config, entry_point, streams
 from trainer.config import RunConfig
-from trainer.quiet_start import import_tensorflow
+
+_NAME = "trainer.train"
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
@@ -38,34 +36,30 @@ def train(config: RunConfig):
         SystemExit: with a message, if the settings, the data or the model directory are invalid,
             a write fails, or the loss is not finite; with a code, if a signal ended the run.
     """
-    import_tensorflow()
-    with standard_streams.as_logs("stdout", "stderr"):
+    entry_point.import_tensorflow()
+    with streams.as_logs("stdout", "stderr"):
         _train(config)
 
 
 def _train(config):
+    from trainer.training.callbacks import NotFiniteError
     from trainer.training.checkpoints import CheckpointError
-    from trainer.training.nan_stop import NotFiniteError
+    from trainer.training.strategy import WorkerLostError
     from trainer.training.training_run import TrainingRun
-    from trainer.training.worker_group import WorkerLostError
 
-    try:
+    with entry_point.errors_as_exit_codes(_NAME, (ValueError, WorkerLostError), _how_to_rerun):
         run = TrainingRun(config)
         if run.worker_group.is_chief:
             print(run.describe(), flush=True)
             print(_progress(run.step, run.config.train_steps), flush=True)
-    except (ValueError, OSError, WorkerLostError) as error:
-        sys.exit(f"trainer.train: {error}")
-    try:
-        run.fit()
-    except (CheckpointError, NotFiniteError, WorkerLostError) as error:
-        sys.exit(f"trainer.train: {error}")
-    except KeyboardInterrupt:
-        _stop(run, signal.SIGINT)
-    finally:
-        run.directory.unlock()
-    if run.signal is not None:
-        _stop(run, run.signal)
+    errors = CheckpointError, NotFiniteError, WorkerLostError
+    with entry_point.errors_as_exit_codes(_NAME, errors, run.how_to_resume):
+        try:
+            run.fit()
+        finally:
+            run.directory.unlock()
+        if run.signal is not None:
+            raise entry_point.Interrupted(run.signal)
     if run.worker_group.is_chief:
         print(run.summary())
 
@@ -76,14 +70,16 @@ def dry_run(config: RunConfig):
     Raises:
         SystemExit: with a message, if the settings, the data or the model directory are invalid.
     """
-    try:
-        import_tensorflow()
-        from trainer.training.forecast import forecast
+    with entry_point.errors_as_exit_codes(_NAME, remedy=_how_to_rerun):
+        entry_point.import_tensorflow()
+        from trainer.training.dry_run import forecast
 
-        with standard_streams.as_logs("stdout"):
+        with streams.as_logs("stdout"):
             print(forecast(config))
-    except (ValueError, OSError) as error:
-        sys.exit(f"trainer.train: {error}")
+
+
+def _how_to_rerun():
+    return "Rerun the same command."
 
 
 def _progress(step, last):
@@ -92,30 +88,19 @@ def _progress(step, last):
     return f"Training is already complete: step {step} of {last}."
 
 
-def _stop(run, received):
-    print(f"\ntrainer.train: interrupted. {run.how_to_resume()}", file=sys.stderr)
-    # The exit status by which shells report a signal.
-    sys.exit(128 + received)
-
-
 def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
     """Runs the program with parsed flags; `argv` is the command line without them."""
     entry_point.reject_arguments(argv)
-    standard_streams.prepare()
-    try:
+    streams.prepare()
+    with entry_point.errors_as_exit_codes(_NAME):
         settings = RunConfig.from_flags(values)
         settings.resolve()  # Reports errors now, because importing TensorFlow takes seconds.
-    except ValueError as error:
-        sys.exit(f"trainer.train: {error}")
-    try:
+    with entry_point.errors_as_exit_codes(_NAME, (), _how_to_rerun):
         (dry_run if values["dry_run"].value else train)(settings)
-    except KeyboardInterrupt:
-        print("\ntrainer.train: interrupted. Rerun the same command.", file=sys.stderr)
-        sys.exit(128 + signal.SIGINT)
 
 
 if __name__ == "__main__":
-    keep_freed_memory()
+    entry_point.keep_freed_memory()
     # TensorFlow enables oneDNN by default on some processors only, but large matrix products are
     # faster with it on the others too.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")

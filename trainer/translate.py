@@ -24,15 +24,18 @@ for example with `split --lines=100000`.
 import functools
 import sys
 import time
+from collections.abc import Callable, Sequence
+from typing import BinaryIO
 
 from absl import app, flags
 from tqdm import tqdm
 
-from trainer import atomic_files, entry_point
-from trainer.allocator import keep_freed_memory
+from trainer import atomic_files, entry_point, streams
 from trainer.data.text_report import CountedTranslations
-from trainer.inference import output_lines, progress, streams
-from trainer.serving.translator import translate_lines
+from trainer.serving.translator import Translation, one_line, translate_lines
+
+# The separator of fields. Inside a text, it is written with spaces.
+_SEPARATOR = b"|||"
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
@@ -60,11 +63,101 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     define("window", help=help_text, default=1024)
 
 
+def format_best(number: int, translations: Sequence[Translation]) -> bytes:
+    """Returns the best translation."""
+    return one_line(translations[0].text) + b"\n"
+
+
+def format_best_and_score(number: int, translations: Sequence[Translation]) -> bytes:
+    """Returns the best translation, a tab, and its score."""
+    # A tab inside the text would make a third column.
+    text = one_line(translations[0].text).replace(b"\t", b" ")
+    return text + b"\t%.4f\n" % translations[0].score
+
+
+def format_n_best(number: int, translations: Sequence[Translation]) -> bytes:
+    """Returns all translations in the format of Moses, with sentence numbers from 0."""
+    row = b"%d ||| %s ||| Score= %.4f ||| %.4f\n"
+    texts = [one_line(each.text).replace(_SEPARATOR, b"| | |") for each in translations]
+    return b"".join(
+        row % (number - 1, text, each.score, each.score) for text, each in zip(texts, translations)
+    )
+
+
+def format_links(number: int, translations: Sequence[Translation]) -> bytes:
+    """Returns a line of links `i-j` in Pharaoh's format per translation.
+
+    A link means that target token j attends most to source token i.
+    """
+    return b"".join(
+        b" ".join(b"%d-%d" % (i, j) for j, i in enumerate(each.alignment.sources)) + b"\n"
+        for each in translations
+    )
+
+
+def format_tokens(number: int, translations: Sequence[Translation]) -> bytes:
+    """Returns the subwords that `format_links` refers to, in the format that fast_align reads."""
+    sides = ((each.alignment.source_tokens, each.alignment.target_tokens) for each in translations)
+    return b"".join(
+        b"%s ||| %s\n" % tuple(b" ".join(map(_one_word, side)) for side in pair) for pair in sides
+    )
+
+
+# SentencePiece's symbol for a space.
+_SPACE = "▁".encode()
+
+
+def _one_word(token):
+    """Replaces spaces and separators in a token, so that token n is word n of the line."""
+    token = token.replace(_SEPARATOR, b"| | |").replace(b" ", _SPACE)
+    return token.translate(None, b"\r\n") or _SPACE
+
+
+def progress_bar(source: BinaryIO, output: str) -> tqdm:
+    """Returns a progress bar on stderr that counts translated sentences.
+
+    It is shown only if stderr is a terminal, and neither input nor output is one.
+
+    Args:
+        source: the input stream.
+        output: file of the translations, or - for the standard output.
+    """
+    is_interactive = source.isatty() or (output == streams.STANDARD and sys.stdout.isatty())
+    is_shown = sys.stderr.isatty() and not is_interactive
+    total = streams.count_lines(source) if is_shown else None
+    return tqdm(total=total, unit=" sentences", disable=not is_shown, dynamic_ncols=True)
+
+
+def with_progress(call: Callable[[list], list], bar: tqdm) -> Callable[[list], list]:
+    """Returns `call` with a bar that each call advances by the number of its results."""
+
+    def call_and_count(sentences):
+        results = call(sentences)
+        bar.update(len(results))
+        return results
+
+    return call_and_count
+
+
+def format_rate(count: int, seconds: float) -> str:
+    """Returns a status line with the number of sentences, the time and the rate."""
+    rate = count / max(seconds, 1e-9)
+    shown = f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
+    return (
+        f"{count:,} sentences in {seconds:,.1f} s: {shown} sentences per second, excluding model "
+        "loading"
+    )
+
+
 def _line_formatters(values):
-    """Returns the functions of `output_lines` that format each output file, by flag."""
-    best = output_lines.best_and_score if values.scores else output_lines.best
-    best = output_lines.n_best if values.nbest else best
-    formatters = {"output": best, "alignments": output_lines.links, "tokens": output_lines.tokens}
+    """Returns the functions that format the lines of each output file, by flag.
+
+    Every function takes the number of the input line, from 1, and its translations, best first. It
+    returns complete lines, including line ends.
+    """
+    best = format_best_and_score if values.scores else format_best
+    best = format_n_best if values.nbest else best
+    formatters = {"output": best, "alignments": format_links, "tokens": format_tokens}
     return {name: value for name, value in formatters.items() if values[name].value is not None}
 
 
@@ -96,8 +189,8 @@ def _translate_stream(values, source, call):
     formatters = _line_formatters(values)
     with streams.writing([values[name].value for name in formatters]) as files:
         number, start = 0, time.monotonic()
-        with progress.progress_bar(source, values.output) as bar:
-            translate = progress.with_progress(call, bar)
+        with progress_bar(source, values.output) as bar:
+            translate = with_progress(call, bar)
             for translations in translate_lines(translate, lines, values.batch_size, window):
                 number += 1
                 for file, format_line in zip(files, formatters.values()):
@@ -110,18 +203,18 @@ def _translate_stream(values, source, call):
                         file.flush()
         seconds = time.monotonic() - start
     if not is_typed:
-        report = *call.describe(), progress.format_rate(number, seconds)
+        report = *call.describe(), format_rate(number, seconds)
         print(*report, sep="\n", file=sys.stderr)
 
 
 def _run(values):
     _check(values)
     with streams.reading(values.input) as source:
-        from trainer.serving import saved_models
+        from trainer.serving import model_versions
 
         options = {x: values[x].value for x in ("beam_size", "alpha", "max_length", "nbest")}
         aligned = values.alignments is not None or values.tokens is not None
-        model = saved_models.load(values.saved_model, **options, aligned=aligned)
+        model = model_versions.load(values.saved_model, **options, aligned=aligned)
         # The first call checks the options and traces the graph, which the rate must not include.
         model.n_best([b"a"])
         call = CountedTranslations(model.n_best, getattr(model, "owner", None))
@@ -132,6 +225,6 @@ main = functools.partial(entry_point.run, "trainer.translate", _run)
 
 
 if __name__ == "__main__":
-    keep_freed_memory()
+    entry_point.keep_freed_memory()
     define_flags()
     app.run(main)

@@ -30,7 +30,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
 
 
 def _check_flags(values):
-    from trainer.visualization import png_plots
+    from trainer import png_plots
 
     if values.output is None and values.plots is None:
         raise ValueError("Expected --source and --output, or --plots. Received: neither.")
@@ -43,12 +43,10 @@ def _check_flags(values):
 
 def _write_page(directory, transformer, values):
     from t2t_relpos.models.attention_maps import read_table_norms, record_attention_maps
-    from trainer.data.token_names import token_names
-    from trainer.visualization.attention_page import render_page
-    from trainer.visualization.sentence_pair import make_sentence_pair
+    from trainer.attention_page import make_sentence_pair, render_page
 
     config = transformer.config
-    names, _ = token_names(directory, config.vocab_size)
+    names, _ = directory.token_names(config.vocab_size)
     pair = make_sentence_pair(transformer, directory.load_tokenizer(), values.source, values.target)
     maps = record_attention_maps(transformer, pair.source_ids, pair.target_ids)
     page = render_page(config, pair, names, maps, read_table_norms(transformer))
@@ -60,7 +58,7 @@ def _write_page(directory, transformer, values):
 
 def _write_plots(directory, transformer, values):
     from t2t_relpos.models.attention_maps import read_table_norms
-    from trainer.visualization import png_plots
+    from trainer import png_plots
 
     tables = read_table_norms(transformer)
     remedy = "Choose another folder for --plots."
@@ -70,11 +68,11 @@ def _write_plots(directory, transformer, values):
 
 
 def _run(values):
-    from trainer import weights
+    from trainer.training import checkpoints
 
     _check_flags(values)
     directory = ModelDirectory.open(values.model_dir)
-    transformer = weights.load_model(directory, values.checkpoint)
+    transformer = checkpoints.load_model(directory, values.checkpoint)
     if values.output is not None:
         _write_page(directory, transformer, values)
     if values.plots is not None:

@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from benchmarks.common import memory
 from t2t_relpos.models import Transformer, TransformerConfig
-from trainer.training.compiled_replicas import xla_error
-from trainer.training.sharding import shard
+from trainer.training.batch_parts import shard
+from trainer.training.compiled_steps import xla_error
 from trainer.training.strategy import make_strategy
 from trainer.training.training_model import TrainingModel
 

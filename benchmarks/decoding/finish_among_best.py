@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from trainer.data.token_ids import EOS_ID, PAD_ID
+from trainer.data.tokenizer import EOS_ID, PAD_ID
 
 
 class FinishAmongBestK:

@@ -12,11 +12,10 @@ from benchmarks.common.worker_processes import child_environment
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer import export_ctranslate2
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
-from trainer.data.token_ids import EOS_ID
-from trainer.data.token_names import token_names
+from trainer.data.tokenizer import EOS_ID
 from trainer.export import export
 from trainer.model_dir import ModelDirectory
-from trainer.serving.translation_module import TranslationModule
+from trainer.serving.signatures import TranslationModule
 from trainer.serving.translation_settings import TranslationSettings
 
 
@@ -119,7 +118,7 @@ def write_for_opennmt(model_dir: Path, folder: Path, alpha: float) -> Path:
         )
     folder.mkdir(parents=True)
     (folder / "architecture.json").write_text(json.dumps(config.to_dict() | {"alpha": alpha}))
-    tokens = token_names(directory, config.vocab_size)[0][EOS_ID + 1 :]
+    tokens = directory.token_names(config.vocab_size)[0][EOS_ID + 1 :]
     (folder / "tokens.txt").write_text("".join(f"{token}\n" for token in tokens))
     np.savez(folder / "weights.npz", **_collect_weights(model))
     return folder

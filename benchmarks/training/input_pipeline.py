@@ -32,7 +32,7 @@ from trainer.data.corpus import Corpus, PairCorpus
 from trainer.data.encoding import EncodedPairs, encode_pairs
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.data.text_files import read_text
-from trainer.training.fused_adam import FusedAdam
+from trainer.training.optimizer import FusedAdam
 from trainer.training.training_model import TrainingModel
 
 FLAGS = flags.FLAGS

@@ -5,8 +5,7 @@ import keras
 from benchmarks.common.worker_protocol import tensorflow_with_threads
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.recipes import RECIPES
-from trainer.training.fused_adam import FusedAdam
-from trainer.training.schedules import NoamSchedule
+from trainer.training.optimizer import FusedAdam, NoamSchedule
 from trainer.training.training_model import TrainingModel
 
 

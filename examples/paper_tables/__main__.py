@@ -35,10 +35,9 @@ from examples.paper_tables.datasets import Dataset
 from examples.paper_tables.scoring import score_trial
 from examples.paper_tables.trial import Trial, TrialError, run_trials
 from examples.paper_tables.variants import EXPERIMENTS, make_variants
-from trainer import atomic_files, config_fields
+from trainer import atomic_files, png_plots, setting_flags
 from trainer.config import RunConfig
 from trainer.recipes import RECIPES
-from trainer.visualization import png_plots
 
 # Flags of `trainer.train` that apply to all variants.
 TRAINING_FLAGS = (
@@ -68,7 +67,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     short = "For `lengths`: length of the longest training sentence in tokens."
     define(flags.DEFINE_integer, "short", 16, short, lower_bound=4)
     define(string, "output_dir", "runs/paper_tables", "Directory for tables, plots and models.")
-    config_fields.define_flags(RunConfig, values, TRAINING_FLAGS)
+    setting_flags.define_flags(RunConfig, values, TRAINING_FLAGS)
 
 
 def _check_flags(argv, values):

@@ -3,9 +3,8 @@
 import dataclasses
 from pathlib import Path
 
-from trainer.data.corpus import Corpus
+from trainer.data.corpus import Corpus, read_tfds
 from trainer.data.text_files import read_text
-from trainer.data.tfds_sets import read_tfds
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from examples.paper_tables.report import mean
 from examples.paper_tables.scoring import Result, bucket_labels
-from trainer.visualization.png_plots import make_figure, save_figure
+from trainer.png_plots import make_figure, save_figure
 
 
 def plot_variants(path: Path, results: list[list[Result]]):

@@ -9,7 +9,7 @@ from recorded_model import NAMES, recorded_model
 
 from t2t_relpos.t2t import t2t_weights
 from t2t_relpos.t2t.weight_names import embedding_names, t2t_names
-from trainer.training.projected_loss import projected_cross_entropy
+from trainer.training.label_smoothed_cross_entropy import label_smoothed_cross_entropy
 
 LABEL_SMOOTHING = 0.1
 EOS_ID = 1
@@ -49,7 +49,7 @@ def loss_and_gradient(logits, targets, label_smoothing):
         tape.watch(logits)
         # With the identity as table, the states are the logits.
         table = tf.eye(logits.shape[-1])
-        losses, _ = projected_cross_entropy(targets, logits, table, label_smoothing)
+        losses, _ = label_smoothed_cross_entropy(targets, logits, table, label_smoothing)
         loss = tf.reduce_sum(losses) / tf.reduce_sum(tf.cast(targets != 0, tf.float32))
     return float(loss), tape.gradient(loss, logits).numpy()
 

@@ -26,10 +26,10 @@ from t2t_relpos.t2t import config_from_hparams, parse_hparams
 from trainer import recipes, train
 from trainer.config import RunConfig
 from trainer.export import export
+from trainer.import_t2t import import_checkpoint, write_checkpoint
 from trainer.model_dir import ModelDirectory
-from trainer.serving.translation_module import TranslationModule
+from trainer.serving.signatures import TranslationModule
 from trainer.serving.translation_settings import TranslationSettings
-from trainer.t2t_checkpoints import import_checkpoint, write_checkpoint
 
 ARCHIVE = pathlib.Path(__file__).parent / "saved_models.tar.xz"
 SIZES = {

@@ -11,7 +11,7 @@ if __name__ == "__main__":
 from absl import app  # noqa: E402
 
 from trainer import translate  # noqa: E402
-from trainer.serving import saved_models  # noqa: E402
+from trainer.serving import model_versions  # noqa: E402
 from trainer.serving.translator import Translation  # noqa: E402
 
 
@@ -26,6 +26,6 @@ class UpperCase:
 
 
 if __name__ == "__main__":
-    saved_models.load = UpperCase
+    model_versions.load = UpperCase
     translate.define_flags()
     app.run(translate.main)

@@ -2,8 +2,8 @@
 
 from t2t_relpos.models import Transformer
 from t2t_relpos.t2t import config_from_hparams, parse_hparams
+from trainer.import_t2t import import_checkpoint, write_checkpoint
 from trainer.model_dir import ModelDirectory
-from trainer.t2t_checkpoints import import_checkpoint, write_checkpoint
 
 
 def bare_model_directory(path, model):

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.training.sharding import shard
+from trainer.training.batch_parts import shard
 from trainer.training.training_model import TrainingModel
 
 VOCABULARY = 13

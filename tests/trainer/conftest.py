@@ -114,7 +114,7 @@ def tokenizer(trained_model_dir):
 
 
 def _make_module(model_dir, max_input_length=MAX_INPUT_LENGTH, **settings):
-    from trainer.serving.translation_module import TranslationModule, TranslationSettings
+    from trainer.serving.signatures import TranslationModule, TranslationSettings
 
     settings = TranslationSettings(max_input_length=max_input_length, **settings)
     return TranslationModule.from_model_dir(model_dir, settings)
@@ -151,9 +151,9 @@ def sentences():
 @pytest.fixture(scope="session")
 def exported(exported_dir):
     """Returns a function that translates with the exported model."""
-    from trainer.serving import saved_models
+    from trainer.serving import model_versions
 
-    return saved_models.load(exported_dir)
+    return model_versions.load(exported_dir)
 
 
 @pytest.fixture(scope="session")

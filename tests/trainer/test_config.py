@@ -4,7 +4,7 @@ import json
 import pytest
 from absl import flags
 
-from trainer import config_checks
+from trainer import metrics
 from trainer.config import NORMALIZATIONS, POSITIONS, RunConfig, define_flags
 from trainer.recipes import RECIPES
 
@@ -128,7 +128,7 @@ def test_names_of_other_modules_are_equal():
     from trainer.data import sentencepiece_tokenizer
 
     assert NORMALIZATIONS == sentencepiece_tokenizer.NORMALIZATIONS
-    known = set(config_checks.BLEU_TOKENIZERS) | set(config_checks._DOWNLOADING_TOKENIZERS)
+    known = set(metrics.BLEU_TOKENIZERS) | set(metrics._DOWNLOADING_TOKENIZERS)
     assert known == set(BLEU.TOKENIZERS)
 
 

@@ -3,7 +3,7 @@ import shutil
 
 import pytest
 
-from trainer.directory_lock import DirectoryLock
+from trainer.model_dir import DirectoryLock
 
 
 @pytest.mark.parametrize("change", ["deleted", "replaced by another run", "replaced by a file"])

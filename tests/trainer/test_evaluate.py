@@ -8,13 +8,14 @@ from programs import Program
 
 from examples.synthetic_corpus import generate
 from t2t_relpos.models import TransformerConfig
-from trainer import atomic_files, evaluate, metrics, weights
-from trainer.data import text_files, tfds_sets
+from trainer import atomic_files, evaluate, metrics
+from trainer.data import corpus, text_files
 from trainer.data.corpus import PairCorpus
 from trainer.model_dir import ModelDirectory
-from trainer.serving import fast_transformer, saved_models, translation_module
-from trainer.serving.translation_module import TranslationSettings
+from trainer.serving import model_versions, signatures
+from trainer.serving.signatures import TranslationSettings
 from trainer.serving.translator import Translation
+from trainer.training import checkpoints
 
 FILES = f"--source={__file__} --target={__file__}"
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" + sacrebleu.__version__
@@ -37,7 +38,7 @@ def pair_files(tmp_path):
 def load_calls(monkeypatch):
     """Replaces exported models by an echo that truncates texts above 20 bytes, in the result only.
 
-    Returns the arguments of the calls of `saved_models.load`.
+    Returns the arguments of the calls of `model_versions.load`.
     """
     calls = []
 
@@ -45,7 +46,7 @@ def load_calls(monkeypatch):
         calls.append(arguments)
         return lambda texts: [Translation(text, 0.0, len(text) > 20) for text in texts]
 
-    monkeypatch.setattr(saved_models, "load", load)
+    monkeypatch.setattr(model_versions, "load", load)
     return calls
 
 
@@ -58,7 +59,7 @@ def read_calls(monkeypatch):
         calls.append(arguments)
         return PairCorpus(tuple(zip(SOURCES, REFERENCES))[: 3 if arguments[1] == "dev" else 4])
 
-    monkeypatch.setattr(tfds_sets, "read_tfds", read_tfds)
+    monkeypatch.setattr(corpus, "read_tfds", read_tfds)
     return calls
 
 
@@ -222,16 +223,18 @@ def test_settings_of_the_search_of_a_checkpoint(
     directory.write_run({"max_length": trained})
     model = SimpleNamespace(config=TransformerConfig(vocab_size=11, **architecture))
     calls = []
-    monkeypatch.setattr(weights, "find_checkpoint", lambda *given: f"found {given[1]}")
-    monkeypatch.setattr(weights, "load_transformer", lambda *given: calls.append(given) or model)
-    monkeypatch.setattr(fast_transformer, "FastTransformer", lambda transformer: transformer)
+    monkeypatch.setattr(checkpoints, "find_checkpoint", lambda *given: f"found {given[1]}")
+    monkeypatch.setattr(
+        checkpoints, "load_transformer", lambda *given: calls.append(given) or model
+    )
+    monkeypatch.setattr(signatures, "FastTransformer", lambda transformer: transformer)
     monkeypatch.setattr(ModelDirectory, "load_tokenizer", lambda self: "tokenizer")
 
     def stop(*given):
         calls.append(given)
         raise ValueError("stop")
 
-    monkeypatch.setattr(translation_module, "TranslationModule", stop)
+    monkeypatch.setattr(signatures, "TranslationModule", stop)
     flags = *FILES.split(), *arguments, f"--model_dir={directory.path}", "--checkpoint=best"
     run.fails("stop", *flags)
     (opened, checkpoint), given = calls

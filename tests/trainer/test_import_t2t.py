@@ -11,14 +11,14 @@ from programs import Program
 
 from trainer import export, import_t2t, train
 from trainer.config import RunConfig
-from trainer.model_dir import ModelDirectory
-from trainer.serving.translation_module import TranslationModule
-from trainer.t2t_checkpoints import (
+from trainer.import_t2t import (
     find_checkpoint,
     import_checkpoint,
     read_checkpoint,
     write_checkpoint,
 )
+from trainer.model_dir import ModelDirectory
+from trainer.serving.signatures import TranslationModule
 
 RECORDED = Path(__file__).parents[1] / "reference/models"
 SMALL = "hidden_size=24,filter_size=40,num_heads=4,num_hidden_layers=2"

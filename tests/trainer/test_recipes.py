@@ -10,10 +10,9 @@ from programs import Program
 from t2t_relpos.models import PRESETS, TransformerConfig
 from trainer import average, evaluate, train
 from trainer.config import RunConfig
-from trainer.data.batching import training_batches
-from trainer.data.buckets import report_lengths
+from trainer.data.batching import report_lengths, training_batches
+from trainer.data.corpus import read_tfds
 from trainer.data.encoding import encode_pairs
-from trainer.data.tfds_sets import read_tfds
 from trainer.model_dir import ModelDirectory
 
 SMALLER = {

@@ -1,5 +1,6 @@
 """Tests of programs whose standard streams are closed, fail, or can't encode a character."""
 
+import contextlib
 import errno
 import io
 import os
@@ -8,7 +9,7 @@ import sys
 import pytest
 from subprocesses import run_python
 
-from trainer import entry_point, standard_streams
+from trainer import entry_point, streams
 
 
 class Failing(io.StringIO):
@@ -28,7 +29,7 @@ class Ascii(io.StringIO):
 
 def test_log_loses_lines_with_one_warning(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdout", Failing())
-    with standard_streams.as_logs("stdout", "stderr"):
+    with streams.as_logs("stdout", "stderr"):
         for _ in range(3):
             print("lost", flush=True)
         assert sys.stdout.encoding == "ascii"
@@ -46,13 +47,13 @@ def test_log_without_a_working_stream(monkeypatch, name, stream):
         stream = io.StringIO()
         stream.close()
     monkeypatch.setattr(sys, name, stream)
-    with standard_streams.as_logs("stdout", "stderr"):
+    with streams.as_logs("stdout", "stderr"):
         print("lost", file=getattr(sys, name), flush=True)
 
 
 def test_log_escapes_characters_that_it_can_not_encode(monkeypatch):
     monkeypatch.setattr(sys, "stdout", Ascii())
-    with standard_streams.as_logs("stdout"):
+    with streams.as_logs("stdout"):
         print("größe \udcff")
     assert sys.stdout.getvalue() == "gr\\xf6\\xdfe \\udcff\n"
 
@@ -87,6 +88,15 @@ def test_error_of_the_standard_output_names_it(monkeypatch, flush):
         entry_point.run("trainer.any", lambda values: print("text", flush=flush), ["any"])
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no full device")
+def test_error_of_a_full_device_names_the_standard_output(monkeypatch):
+    """Its buffer is empty after the error, so that the next flush succeeds."""
+    with open("/dev/full", "w") as full, contextlib.suppress(OSError):
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(SystemExit, match=r"Received: the standard output \(No space left"):
+            entry_point.run("trainer.any", lambda values: print("text", flush=True), ["any"])
+
+
 class Full(io.RawIOBase):
     def writable(self):
         return True
@@ -113,11 +123,11 @@ def test_program_goes_on_without_standard_error(monkeypatch):
 # Closes standard streams in a new process, which then opens a file.
 CLOSE = """
 import os, sys
-from trainer import standard_streams
+from trainer import streams
 for name in sys.argv[2:]:
     os.close(int(name))
     setattr(sys, ("stdin", "stdout", "stderr")[int(name)], None)
-standard_streams.prepare()
+streams.prepare()
 with open(sys.argv[1], "w") as file:
     print("log", file=sys.stderr)
     os.write(2, b"a message of a library")

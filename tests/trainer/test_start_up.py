@@ -16,7 +16,7 @@ from absl import logging as absl_logging
 from subprocesses import environment, run_python
 
 import trainer
-from trainer import allocator, entry_point, quiet_start
+from trainer import entry_point
 from trainer.export_ctranslate2 import QUANTIZATIONS
 
 # Runs programs, each in a fork of a process that has imported neither Keras nor NumPy.
@@ -57,7 +57,7 @@ print(RunConfig(preset="tiny", model_dir="x", data="any").resolve().warmup_steps
 COUNT_FAULTS = """
 import resource
 import numpy as np
-from trainer.allocator import keep_freed_memory
+from trainer.entry_point import keep_freed_memory
 def use():
     one, other = np.ones(2**21), np.ones(2**21 + 1)
 def faults():
@@ -131,7 +131,7 @@ def test_freed_pages_are_kept(outputs):
 @pytest.mark.parametrize("name", ["MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
 def test_environment_variables_configure_the_allocator(name, monkeypatch):
     monkeypatch.setenv(name, "131072")
-    assert not allocator.keep_freed_memory()
+    assert not entry_point.keep_freed_memory()
 
 
 def test_without_tensorflow_the_error_names_the_command_that_installs_it(monkeypatch):
@@ -181,14 +181,14 @@ def test_errors_are_one_line_on_stderr(command, expected, tmp_path):
 
 
 def test_messages_of_a_failed_start_are_printed(capfd):
-    with pytest.raises(ImportError, match="broken"), quiet_start._buffered_stderr():
+    with pytest.raises(ImportError, match="broken"), entry_point._buffered_stderr():
         os.write(2, b"a message of the runtime\n")
         raise ImportError("broken")
     assert capfd.readouterr().err == "a message of the runtime\n"
 
 
 def test_messages_after_the_start_are_printed(capfd):
-    with quiet_start._buffered_stderr():
+    with entry_point._buffered_stderr():
         os.write(2, b"hidden\n")
     os.write(2, b"shown\n")
     assert capfd.readouterr().err == "shown\n"
@@ -206,7 +206,7 @@ def test_errors_of_onednn_are_hidden_at_level_2(level, expected, tmp_path, monke
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
     if level:
         monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", level)
-    quiet_start.import_tensorflow()
+    entry_point.import_tensorflow()
     assert os.environ.get("TF_CPP_MIN_LOG_LEVEL") == expected
     assert sys.modules["tensorflow"].__file__ == str(tmp_path / "tensorflow.py")
     assert capfd.readouterr().err == ""
@@ -215,7 +215,7 @@ def test_errors_of_onednn_are_hidden_at_level_2(level, expected, tmp_path, monke
 def test_warnings_are_plain_lines():
     handler = absl_logging.get_absl_handler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    quiet_start.import_tensorflow()
+    entry_point.import_tensorflow()
     message = "Ignoring the corrupt checkpoint %s"
     record = logging.LogRecord("absl", logging.WARNING, "file", 1, message, ("x",), None)
     assert handler.format(record) == "WARNING: Ignoring the corrupt checkpoint x"

@@ -13,10 +13,9 @@ from comparisons import assert_all_close, assert_all_equal
 from saved_runs import assert_model_equals_last_checkpoint
 
 from trainer.model_dir import ModelDirectory
-from trainer.training.best_checkpoints import BestCheckpoints
-from trainer.training.checkpoints import Checkpoints, read_weights
-from trainer.training.dev_bleu import DevScores, DevTranslator, Sample
-from trainer.training.step_counter import Steps
+from trainer.training.callbacks import Steps
+from trainer.training.checkpoints import BestCheckpoints, Checkpoints, read_weights
+from trainer.training.dev_set import DevScores, DevTranslator, Sample
 
 
 def steps(directory):

@@ -19,7 +19,7 @@ from trainer.data.encoding import encode_pairs
 from trainer.data.text_files import read_text
 from trainer.model_dir import ModelDirectory
 from trainer.training import training_run
-from trainer.training.compiled_replicas import CompiledOnReplicas
+from trainer.training.compiled_steps import CompiledOnReplicas
 
 
 def final_arrays(directory, step):

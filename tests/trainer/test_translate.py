@@ -12,8 +12,7 @@ from programs import Program
 from subprocesses import ROOT, environment, run_python
 
 from trainer import atomic_files, translate
-from trainer.inference import progress
-from trainer.serving import saved_models
+from trainer.serving import model_versions
 from trainer.serving.translator import Alignment, Translation, Translator
 
 # Runs the program without the packages that it must not require. Writes the names of TensorFlow and
@@ -38,11 +37,9 @@ finally:
 """
 # Modules that the program may import.
 MODULES = """
-tensorflow trainer trainer.allocator trainer.atomic_files trainer.data trainer.data.corpus
-trainer.data.text_files trainer.data.text_formats trainer.data.text_report trainer.entry_point
-trainer.inference trainer.inference.output_lines trainer.inference.progress
-trainer.inference.streams trainer.quiet_start trainer.serving trainer.serving.saved_models
-trainer.serving.translator trainer.standard_streams trainer.translate
+tensorflow trainer trainer.atomic_files trainer.data trainer.data.corpus trainer.data.text_files
+trainer.data.text_report trainer.entry_point trainer.serving trainer.serving.model_versions
+trainer.serving.translator trainer.streams trainer.translate
 """
 
 
@@ -55,7 +52,7 @@ def fake_model(monkeypatch):
 
     It truncates sentences above 6 characters, in the result only.
     """
-    monkeypatch.setattr(saved_models, "load", lambda path, **options: Translator(to_upper_case))
+    monkeypatch.setattr(model_versions, "load", lambda path, **options: Translator(to_upper_case))
 
 
 @pytest.fixture
@@ -144,7 +141,7 @@ def test_rate_excludes_the_preparation_of_the_graph(run_fake, capsys, monkeypatc
 
     clock = SimpleNamespace(monotonic=lambda: sum(seconds[: len(calls)]))
     monkeypatch.setattr(translate, "time", clock)
-    monkeypatch.setattr(saved_models, "load", lambda path, **_: Translator(translate_slowly))
+    monkeypatch.setattr(model_versions, "load", lambda path, **_: Translator(translate_slowly))
     _, messages = run_fake(capsys, [b"a", b"b"])
     rate = "2 sentences in 2.0 s: 1.0 sentences per second, excluding model loading"
     assert messages == ["Read 2 lines: 0 blank, 0 cut.", rate]
@@ -178,7 +175,7 @@ def test_progress_bar_on_a_terminal(fake_model, monkeypatch, tmp_path):
     ],
 )
 def test_rate_formats_thousands_and_zero_seconds(count, seconds, text):
-    assert progress.format_rate(count, seconds) == text + " per second, excluding model loading"
+    assert translate.format_rate(count, seconds) == text + " per second, excluding model loading"
 
 
 def test_compressed_input_is_decompressed(run_fake, capsys, tmp_path):
@@ -283,7 +280,7 @@ def test_interrupted_run_changes_no_file(run_fake, capsys, monkeypatch, tmp_path
             raise interruption
         return to_upper_case(text)
 
-    monkeypatch.setattr(saved_models, "load", lambda path, **options: Translator(fail_later))
+    monkeypatch.setattr(model_versions, "load", lambda path, **options: Translator(fail_later))
     with pytest.raises(SystemExit):
         run_fake(capsys, [b"a"] * 9, "--window=1")
     assert (tmp_path / "out").read_text() == "before\n"
@@ -301,7 +298,7 @@ def test_options_that_the_model_rejects_leave_no_files(fake_model, tmp_path, mon
     def reject(sentences):
         raise ValueError("Expected max_length from 1 to 97.")
 
-    monkeypatch.setattr(saved_models, "load", lambda path, **_: SimpleNamespace(n_best=reject))
+    monkeypatch.setattr(model_versions, "load", lambda path, **_: SimpleNamespace(n_best=reject))
     (tmp_path / "in").write_text("a\n")
     files = {"input": tmp_path / "in", "output": tmp_path / "out"}
     run.fails("Expected max_length from 1 to 97.$", "--saved_model=any", **files)
@@ -331,7 +328,7 @@ def test_nbest_alignments_and_tokens(run_fake, capsys, monkeypatch, tmp_path):
         lists = lambda texts: [[reversed_words(text, rank) for rank in (0, 1)] for text in texts]
         return SimpleNamespace(n_best=lists)
 
-    monkeypatch.setattr(saved_models, "load", load)
+    monkeypatch.setattr(model_versions, "load", load)
     paths = {name: tmp_path / name for name in ("alignments", "tokens")}
     options = ["--nbest=2", "--beam_size=3", "--alpha=1", "--max_length=20"]
     files = [f"--{name}={path}" for name, path in paths.items()]

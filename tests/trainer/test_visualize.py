@@ -10,9 +10,9 @@ from markers import needs_matplotlib
 from programs import Program
 
 from t2t_relpos.models import TransformerConfig, attention_maps
-from trainer import visualize, weights
+from trainer import attention_page, visualize
 from trainer.model_dir import ModelDirectory
-from trainer.visualization import attention_page, sentence_pair
+from trainer.training import checkpoints
 
 SENTENCE, TRANSLATION = "The dog sleeps .", "Der Hund schläft ."
 
@@ -24,7 +24,7 @@ run = Program(visualize)
 def without_model(monkeypatch):
     """Replaces the model, its tables and its page."""
     model = SimpleNamespace(config=TransformerConfig(vocab_size=211))
-    monkeypatch.setattr(weights, "load_model", lambda *_: model)
+    monkeypatch.setattr(checkpoints, "load_model", lambda *_: model)
     monkeypatch.setattr(attention_maps, "record_attention_maps", lambda *_: None)
     monkeypatch.setattr(attention_maps, "read_table_norms", lambda _: {})
     monkeypatch.setattr(attention_page, "render_page", lambda *_: "page")
@@ -45,7 +45,7 @@ def test_page_of_a_generated_translation(
     without_model, trained_model_dir, tokenizer, tmp_path, monkeypatch, capsys
 ):
     ids = tokenizer.tokenize([TRANSLATION])[0].numpy().tolist()
-    monkeypatch.setattr(sentence_pair, "translate_ids", lambda *_: ids)
+    monkeypatch.setattr(attention_page, "translate_ids", lambda *_: ids)
     monkeypatch.setattr(attention_page, "render_page", lambda config, pair, *_: repr(pair))
     page = tmp_path / "page.html"
     run(model_dir=trained_model_dir, source=SENTENCE, output=page)

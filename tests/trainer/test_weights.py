@@ -1,4 +1,4 @@
-"""Tests of `trainer.weights`, which reads and averages checkpoints, and of `trainer.average`."""
+"""Tests of the choice of checkpoints and of `trainer.average`."""
 
 import functools
 import json
@@ -9,8 +9,9 @@ import pytest
 from comparisons import assert_all_equal
 from programs import Program
 
-from trainer import average, weights
+from trainer import average
 from trainer.model_dir import ModelDirectory
+from trainer.training import checkpoints
 from trainer.training.checkpoints import read_weights
 
 raises = functools.partial(pytest.raises, ValueError)
@@ -44,25 +45,27 @@ def test_find_checkpoint_by_step_or_name(with_best):
         (9, folder / "step-000009"),
         (4, best / "step-000004"),
     ):
-        assert weights.find_checkpoint(with_best, which) == expected, which
-    assert weights.last_checkpoints(with_best, 2) == [
+        assert checkpoints.find_checkpoint(with_best, which) == expected, which
+    assert checkpoints.last_checkpoints(with_best, 2) == [
         folder / "step-000006",
         folder / "step-000009",
     ]
 
 
 def test_load_transformer_of_a_checkpoint(directory):
-    path = weights.find_checkpoint(directory, 3)
-    transformer = weights.load_transformer(directory, path)
+    path = checkpoints.find_checkpoint(directory, 3)
+    transformer = checkpoints.load_transformer(directory, path)
     assert_all_equal(transformer.variables, read_weights(path).values())
-    latest = weights.load_transformer(directory, weights.find_checkpoint(directory, "latest"))
+    latest = checkpoints.load_transformer(
+        directory, checkpoints.find_checkpoint(directory, "latest")
+    )
     assert_all_equal(latest.weights, directory.load_model().weights)
 
 
 def test_average_is_the_mean_in_float64_with_the_last_states(directory):
-    paths = weights.last_checkpoints(directory, 3)
+    paths = checkpoints.last_checkpoints(directory, 3)
     read = [read_weights(path).values() for path in paths]
-    averaged = [variable.numpy() for variable in weights.average(directory, paths).variables]
+    averaged = [variable.numpy() for variable in average.mean_weights(directory, paths).variables]
     assert {array.dtype.kind for array in averaged} == {"f", "i"}
     for array, *others in zip(averaged, *read, strict=True):
         expected = (
@@ -73,7 +76,7 @@ def test_average_is_the_mean_in_float64_with_the_last_states(directory):
         np.testing.assert_array_equal(array, expected)
     differing = [not np.array_equal(*others[1:]) for others in zip(*read)]
     assert all(differing), "the checkpoints are equal"
-    assert_all_equal(weights.average(directory, paths[:1]).variables, read[0])
+    assert_all_equal(average.mean_weights(directory, paths[:1]).variables, read[0])
 
 
 @pytest.mark.parametrize(
@@ -93,14 +96,14 @@ def test_average_is_the_mean_in_float64_with_the_last_states(directory):
 )
 def test_missing_checkpoint_raises(which, message, directory):
     with raises(match=message):
-        weights.find_checkpoint(directory, which)
+        checkpoints.find_checkpoint(directory, which)
 
 
 def test_too_few_checkpoints_raise(directory, tmp_path):
     with raises(
         match="Expected at least 20 checkpoints in .*Received: 3, of steps 3, 6, 9. Use fewer"
     ):
-        weights.last_checkpoints(directory, 20)
+        checkpoints.last_checkpoints(directory, 20)
     for which, message in (
         (
             "latest",
@@ -109,13 +112,13 @@ def test_too_few_checkpoints_raise(directory, tmp_path):
         (3, "Received: no checkpoints.$"),
     ):
         with raises(match=message):
-            weights.find_checkpoint(ModelDirectory(tmp_path), which)
+            checkpoints.find_checkpoint(ModelDirectory(tmp_path), which)
 
 
 def test_average_of_a_corrupt_checkpoint_raises(with_best):
     (with_best.checkpoints / "step-000006" / "model.npz").write_bytes(b"PK")
     with raises(match="Can't read the checkpoint .*step-000006 .*Use another one"):
-        weights.average(with_best, weights.last_checkpoints(with_best, 2))
+        average.mean_weights(with_best, checkpoints.last_checkpoints(with_best, 2))
 
 
 @pytest.mark.parametrize(("flag", "steps"), [("--last=2", (6, 9)), ("--steps=3, 9", (3, 9))])
@@ -131,7 +134,7 @@ def test_program_writes_a_model_directory(flag, steps, directory, tmp_path, caps
         "run.json",
         "vocab.model",
     ]
-    expected = weights.average(directory, [directory.checkpoints / name for name in names])
+    expected = average.mean_weights(directory, [directory.checkpoints / name for name in names])
     assert_all_equal(ModelDirectory.open(output).load_model().weights, expected.weights)
     averaged = {
         "model_dir": str(directory.path),

@@ -1,12 +1,29 @@
-"""Datasets of padded batches of sentence pairs of similar length."""
+"""Batches of padded sentence pairs of similar length.
+
+The pairs of batch n depend only on the corpus, the settings, the seed and n. A large corpus is
+divided into C chunks. Chunk c consists of the blocks of pairs c, c + C, c + 2 C, ..., so that it
+has pairs from all parts of the corpus. An epoch visits the chunks in random order, and shuffles the
+pairs and the batches of each chunk. Memory use does not grow with the corpus.
+"""
+
+import functools
+from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
 
-from trainer.data.batch_order import SHUFFLED_PAIRS, BatchOrder
 from trainer.data.encoding import EncodedPairs
 
 PREFETCHED = 8
+SHUFFLED_PAIRS = 1 << 20  # Pairs of a chunk, which are shuffled together.
+_BLOCKS_PER_CHUNK = 256
+# Number of batches whose pairs are sorted by length together. The boundary of a bucket applies to
+# the longer side only; sorting makes the lengths of the shorter sides similar too.
+_SORTED_BATCHES = 16
+# As in tensor2tensor's `data_reader._bucket_boundaries`.
+_SHORTEST_BUCKET = 8
+_BUCKET_GROWTH = 1.1
+_PAIRS_PER_PASS = 1 << 16  # Pairs whose lengths are held in memory together.
 
 
 def training_batches(
@@ -25,14 +42,13 @@ def training_batches(
     The length of a pair is the length of its longer side with EOS. A batch of the bucket of length
     n has `batch_tokens // n` pairs. Pairs that do not fill a batch are moved to the next longer
     bucket, so that only one batch of an epoch (of each chunk, for large corpora) is smaller. Batch
-    n depends only on pairs, settings and seed, so that a run can resume at any step: see
-    `trainer.data.batch_order`.
+    n depends only on pairs, settings and seed, so that a run can resume at any step.
 
     Args:
         pairs: the encoded corpus.
         batch_tokens: maximum number of tokens of the longer side in a batch, including padding.
         max_length: maximum length of a side, in ids with EOS. Longer pairs and pairs with a blank
-            side are skipped: `trainer.data.buckets.report_lengths` counts them.
+            side are skipped: `report_lengths` counts them.
         seed: seed of the order.
         start_step: number of the first batch.
         pad_to_boundary: whether to pad both sides to the boundary of the bucket, and to fill small
@@ -112,3 +128,213 @@ def _make_dataset(numbers, make_batch):
         return {"inputs": inputs, "targets": targets}
 
     return numbers.map(load).prefetch(PREFETCHED)
+
+
+class Chunks:
+    """A corpus divided into chunks.
+
+    Args:
+        pairs: number of pairs in the corpus.
+        chunk_pairs: maximum number of pairs in a chunk.
+
+    Example:
+
+    >>> chunks = Chunks(pairs=11, chunk_pairs=4)
+    >>> [chunks.rows(chunk).tolist() for chunk in range(len(chunks))]
+    [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8]]
+    """
+
+    def __init__(self, pairs: int, chunk_pairs: int):
+        self.pairs = pairs
+        self.block = max(1, chunk_pairs // _BLOCKS_PER_CHUNK)
+        whole_blocks = max(1, chunk_pairs // self.block) * self.block
+        self.count = 1 if pairs <= chunk_pairs else -(-pairs // whole_blocks)
+
+    def __len__(self):
+        return self.count
+
+    def rows(self, chunk: int) -> np.ndarray:
+        """Returns the indices of the pairs of a chunk in ascending order, int64."""
+        if self.count == 1:
+            return np.arange(self.pairs)
+        starts = np.arange(chunk * self.block, self.pairs, self.count * self.block)
+        rows = (starts[:, None] + np.arange(self.block)).ravel()
+        return rows[rows < self.pairs]
+
+
+class BatchOrder:
+    """The assignment of pairs to batches in a training run.
+
+    Args:
+        pairs: the encoded corpus.
+        batch_tokens: maximum number of tokens of the longer side in a batch, including padding.
+        max_length: maximum length of a side. Longer pairs are skipped.
+        seed: seed of the order.
+        chunk_pairs: number of pairs that are shuffled together and held in memory.
+
+    Attributes:
+        batches_per_epoch: number of batches in every epoch.
+
+    Raises:
+        ValueError: if all pairs are skipped, or the longest pair does not fit into a batch.
+    """
+
+    def __init__(
+        self,
+        pairs: EncodedPairs,
+        batch_tokens: int,
+        max_length: int,
+        seed: int,
+        chunk_pairs: int = SHUFFLED_PAIRS,
+    ):
+        self.pairs = pairs
+        self.batch_tokens = batch_tokens
+        self.max_length = max_length
+        self.seed = seed
+        self.boundaries = bucket_boundaries(max_length)
+        self.chunks = Chunks(len(pairs), chunk_pairs)
+        self.batches_per_chunk = np.array(self._count_batches())
+        self.batches_per_epoch = int(self.batches_per_chunk.sum())
+        # Consecutive steps are mostly in the same chunk.
+        self._latest_chunk = functools.lru_cache(maxsize=1)(self.chunk_batches)
+
+    def batch(self, step: int) -> tuple[np.ndarray, int]:
+        """Returns the indices of a batch's pairs, and the boundary of their bucket."""
+        epoch, number = divmod(step, self.batches_per_epoch)
+        order = np.random.default_rng([self.seed, epoch]).permutation(len(self.chunks))
+        ends = self.batches_per_chunk[order].cumsum()
+        i = int(np.searchsorted(ends, number, side="right"))
+        return self._latest_chunk(epoch, int(order[i]))[number - int(ends[i])]
+
+    def chunk_batches(self, epoch: int, chunk: int) -> list[tuple[np.ndarray, int]]:
+        """Returns all batches of a chunk in an epoch, each in the format of `batch`."""
+        # NumPy ignores trailing zeros of a seed: `[seed, epoch, 0]` would repeat `[seed, epoch]`.
+        entropy = [self.seed, epoch] if len(self.chunks) == 1 else [self.seed, epoch, chunk + 1]
+        rng = np.random.default_rng(entropy)
+        rows, sources, targets = self._used_pairs(chunk)
+        order = rng.permutation(len(rows))
+        buckets = self._buckets(sources, targets)[order]
+        batches, remaining, boundary = [], order[:0], None
+        for bucket in np.unique(buckets):
+            boundary = int(self.boundaries[bucket])
+            chosen = np.concatenate([remaining, order[buckets == bucket]])
+            size = self.batch_tokens // boundary
+            full = len(chosen) // size * size
+            for start in range(0, full, _SORTED_BATCHES * size):
+                pool = chosen[start : min(start + _SORTED_BATCHES * size, full)]
+                pool = pool[np.lexsort((targets[pool], sources[pool]))]
+                batches += [(batch, boundary) for batch in rows[pool].reshape(-1, size)]
+            remaining = chosen[full:]
+        if len(remaining):
+            batches.append((rows[remaining], boundary))
+        return [batches[i] for i in rng.permutation(len(batches))]
+
+    def _used_pairs(self, chunk):
+        """Returns the indices of a chunk's pairs to train on, and the lengths of both sides."""
+        rows = self.chunks.rows(chunk)
+        sources = self.pairs.sources.lengths_of(rows)
+        targets = self.pairs.targets.lengths_of(rows)
+        used = ~is_too_long(sources, targets, self.max_length) & ~is_blank(sources, targets)
+        return rows[used], sources[used], targets[used]
+
+    def _buckets(self, sources, targets):
+        return np.searchsorted(self.boundaries, np.maximum(sources, targets))
+
+    def _count_batches(self):
+        """Returns the number of batches of every chunk."""
+        counts, longest = [], 0
+        for chunk in range(len(self.chunks)):
+            _, sources, targets = self._used_pairs(chunk)
+            buckets = self._buckets(sources, targets)
+            counts.append(np.bincount(buckets, minlength=len(self.boundaries)))
+            longest = max(longest, sources.max(initial=0), targets.max(initial=0))
+        self._check(longest)
+        return [self._count_chunk_batches(pairs) for pairs in counts]
+
+    def _count_chunk_batches(self, bucket_pairs):
+        batches, remaining = 0, 0
+        for bucket in np.flatnonzero(bucket_pairs):
+            size = self.batch_tokens // int(self.boundaries[bucket])
+            full, remaining = divmod(remaining + int(bucket_pairs[bucket]), size)
+            batches += full
+        return batches + (remaining > 0)
+
+    def _check(self, longest):
+        if not longest:
+            raise ValueError(
+                f"Expected training pairs of at most {self.max_length} tokens per side. Received: "
+                f"none. {report_lengths(self.pairs, self.max_length)} Raise max_length, or use "
+                "other text."
+            )
+        boundary = self.boundaries[np.searchsorted(self.boundaries, longest)]
+        if self.batch_tokens < boundary:
+            raise ValueError(
+                f"Expected batch_tokens of at least {boundary}, the bucket of the longest pair, "
+                f"which has {longest} tokens. Received: {self.batch_tokens}. Raise batch_tokens, "
+                "or lower max_length to skip such pairs."
+            )
+
+
+def bucket_boundaries(max_length: int) -> np.ndarray:
+    """Returns the maximum length of every bucket; the last one is `max_length`.
+
+    Example:
+
+    >>> bucket_boundaries(25).tolist()
+    [8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 22, 24, 25]
+    """
+    boundaries, boundary = [], _SHORTEST_BUCKET
+    while boundary < max_length:
+        boundaries.append(boundary)
+        boundary = max(boundary + 1, int(boundary * _BUCKET_GROWTH))
+    return np.array(boundaries + [max_length])
+
+
+def is_too_long(sources: np.ndarray, targets: np.ndarray, max_length: int) -> np.ndarray:
+    """Returns whether each pair has more than `max_length` ids on a side, from both lengths."""
+    return np.maximum(sources, targets) > max_length
+
+
+def is_blank(sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Returns whether each pair has a side that consists of EOS only, from both lengths."""
+    return np.minimum(sources, targets) < 2
+
+
+@dataclass(frozen=True)
+class LengthReport:
+    """Numbers of pairs that training uses and skips. `str` returns a summary.
+
+    `buckets` is the number of buckets that have a pair to train on.
+    """
+
+    pairs: int
+    too_long: int
+    blank: int
+    max_length: int
+    buckets: int
+
+    @property
+    def used(self) -> int:
+        """Number of pairs to train on."""
+        return self.pairs - self.too_long - self.blank
+
+    def __str__(self):
+        return (
+            f"{self.used} of {self.pairs} pairs are used. Skipped: {self.too_long} longer than "
+            f"{self.max_length} tokens, {self.blank} with a blank side."
+        )
+
+
+def report_lengths(pairs: EncodedPairs, max_length: int) -> LengthReport:
+    """Returns the numbers of pairs that training uses and skips."""
+    boundaries, occupied = bucket_boundaries(max_length), set()
+    too_long = blank = 0
+    for start in range(0, len(pairs), _PAIRS_PER_PASS):
+        rows = np.arange(start, min(start + _PAIRS_PER_PASS, len(pairs)))
+        sides = pairs.sources.lengths_of(rows), pairs.targets.lengths_of(rows)
+        are_too_long, are_blank = is_too_long(*sides, max_length), is_blank(*sides)
+        too_long += int(are_too_long.sum())
+        blank += int((are_blank & ~are_too_long).sum())
+        used = np.maximum(*sides)[~are_too_long & ~are_blank]
+        occupied.update(np.searchsorted(boundaries, used).tolist())
+    return LengthReport(len(pairs), too_long, blank, max_length, len(occupied))

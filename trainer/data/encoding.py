@@ -22,8 +22,7 @@ from absl import logging
 from trainer import atomic_files
 from trainer.data.corpus import Corpus, digest
 from trainer.data.text_report import TextCounts
-from trainer.data.token_ids import EOS_ID, PAD_ID
-from trainer.data.tokenizer import Tokenizer
+from trainer.data.tokenizer import EOS_ID, PAD_ID, Tokenizer
 
 _PAIRS_PER_CALL = 4096  # Pairs per call of the tokenizer.
 _SIDES = ("source", "target")
@@ -113,12 +112,13 @@ def encode_pairs(
             _write(corpus, tokenizer, Path(directory))
             # Memory-mapped files stay readable after they are deleted.
             return _load(Path(directory))
-    directory = _cache_path(cache_dir, corpus.fingerprint, tokenizer)
-    if corpus.earlier_fingerprint is not None and not directory.is_dir():
-        _adopt(_cache_path(cache_dir, corpus.earlier_fingerprint, tokenizer), directory, tokenizer)
+    key = digest("int32 ids, int64 offsets", corpus.fingerprint, tokenizer.fingerprint)
+    directory = Path(cache_dir) / f"ids-{key[:16]}"
     if directory.is_dir():
         try:
-            return _load_cached(directory)
+            pairs = _load(directory)
+            _check_sides((pairs.sources, pairs.targets))
+            return pairs
         except (OSError, ValueError) as error:
             logging.warning("Encoding the text again, because %s is damaged: %s", directory, error)
     with atomic_files.atomic_directory(directory) as temporary:
@@ -127,25 +127,6 @@ def encode_pairs(
         if other != directory:
             atomic_files.remove_directory(other)
     return _load(directory)
-
-
-def _cache_path(cache_dir, fingerprint, tokenizer):
-    key = digest("int32 ids, int64 offsets", fingerprint, tokenizer.fingerprint)
-    return Path(cache_dir) / f"ids-{key[:16]}"
-
-
-def _adopt(earlier, directory, tokenizer):
-    """Renames the cache of an earlier version of this program, and adds counts to it."""
-    if not earlier.is_dir():
-        return
-    try:
-        sides = _read_sides(earlier)
-        _check_sides(sides)
-    except (OSError, ValueError):
-        return
-    counts = [_count_ids(side.ids, len(side), tokenizer) for side in sides]
-    _write_counts(earlier, [dataclasses.replace(side, normalized=None) for side in counts])
-    earlier.rename(directory)
 
 
 def _write(corpus, tokenizer, directory):
@@ -169,7 +150,8 @@ def _write(corpus, tokenizer, directory):
         raise ValueError(
             "Expected a corpus with sentence pairs. Received: an empty corpus. Use files with text."
         )
-    _write_counts(directory, totals)
+    sides = {side: dataclasses.asdict(counts) for side, counts in zip(_SIDES, totals)}
+    (directory / _REPORT).write_text(json.dumps(sides, indent=2) + "\n", encoding="utf-8")
 
 
 def _tokenize_chunks(corpus, tokenizer) -> Iterator[list[tuple[tf.RaggedTensor, TextCounts]]]:
@@ -208,37 +190,17 @@ def _count_ids(ids, lines, tokenizer):
     return dataclasses.replace(counts, lines=lines, tokens=counts.tokens - lines)
 
 
-def _write_counts(directory, counts):
-    sides = {side: dataclasses.asdict(each) for side, each in zip(_SIDES, counts)}
-    (directory / _REPORT).write_text(json.dumps(sides, indent=2) + "\n", encoding="utf-8")
-
-
 def _load(directory):
-    sides = json.loads((directory / _REPORT).read_text(encoding="utf-8"))
-    counts = {side: TextCounts(**sides[side]) for side in _SIDES}
-    return EncodedPairs(*_read_sides(directory), counts)
-
-
-def _load_cached(directory):
-    """Returns the ids in a cache after checking its files.
+    """Returns the `EncodedPairs` of a directory.
 
     Raises:
-        OSError, ValueError: if a file is missing, cut, or was never written to disk.
+        OSError, ValueError: if a file is missing, empty, or cut inside a value.
     """
     try:
-        pairs = _load(directory)
+        sides = json.loads((directory / _REPORT).read_text(encoding="utf-8"))
+        counts = {side: TextCounts(**sides[side]) for side in _SIDES}
     except (KeyError, TypeError) as error:
         raise ValueError(f"{_REPORT} has no {error}") from error
-    _check_sides((pairs.sources, pairs.targets))
-    return pairs
-
-
-def _read_sides(directory):
-    """Returns the `IdSequences` of both sides.
-
-    Raises:
-        OSError, ValueError: if a file is missing, empty or cut inside a value.
-    """
 
     def read(side):
         arrays = {
@@ -247,7 +209,7 @@ def _read_sides(directory):
         }
         return IdSequences(**arrays)
 
-    return list(map(read, _SIDES))
+    return EncodedPairs(*map(read, _SIDES), counts)
 
 
 def _check_sides(sides):

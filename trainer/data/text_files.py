@@ -1,6 +1,7 @@
-"""Text files with one sentence per line: the format that all programs read.
+r"""Text files with one sentence per line: the format that all programs read.
 
-A line ends in \\n or \\r\\n. Any other \\r is read as a space.
+A line ends in \n or \r\n. Any other \r is read as a space. Files that are not plain UTF-8 text are
+recognized by their first bytes.
 """
 
 import atexit
@@ -20,9 +21,31 @@ from typing import BinaryIO
 from absl import logging
 
 from trainer.data.corpus import Corpus, digest
-from trainer.data.text_formats import GZIP, check_format
 
 _BLOCK_BYTES = 1 << 20  # Lines of about this size are checked together.
+GZIP = b"\x1f\x8b"
+_BYTES = 4096
+# First bytes of other formats: description, and the command that converts a file to text.
+_FORMATS = {
+    GZIP: ("a gzip file", "gunzip < {} > {}.txt"),
+    b"BZh": ("a bzip2 file", "bunzip2 < {} > {}.txt"),
+    b"\xfd7zXZ\x00": ("an xz file", "xz -dc {} > {}.txt"),
+    b"\x28\xb5\x2f\xfd": ("a zstd file", "zstd -dc {} > {}.txt"),
+    b"\x04\x22\x4d\x18": ("an lz4 file", "lz4 -dc {} > {}.txt"),
+    b"PK\x03\x04": ("a zip file", "unzip -p {} > {}.txt"),
+    b"7z\xbc\xaf\x27\x1c": ("a 7z file", "7z e -so {} > {}.txt"),
+    b"%PDF-": ("a PDF file", "pdftotext {} {}.txt"),
+}
+_TAR, _TAR_AT = b"ustar", 257
+_BYTE_ORDER_MARKS = {
+    b"\xff\xfe\x00\x00": "UTF-32",
+    b"\x00\x00\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
+# Encodings whose texts contain NUL, in the order in which they are tried.
+_WIDE_ENCODINGS = ("UTF-32LE", "UTF-32BE", "UTF-16LE", "UTF-16BE")
+_LEAST_ASCII = 0.01
 
 
 @dataclass(frozen=True)
@@ -33,13 +56,11 @@ class TextCorpus(Corpus):
         source_files: files of the source sentences.
         target_files: files of their translations.
         contents: hashes of the lines of both sides.
-        carriage_returns: number of \\r inside lines.
     """
 
     source_files: tuple[Path, ...]
     target_files: tuple[Path, ...]
     contents: tuple[str, str]
-    carriage_returns: int = 0
 
     def __iter__(self):
         for files in zip(self.source_files, self.target_files, strict=True):
@@ -49,15 +70,6 @@ class TextCorpus(Corpus):
     @property
     def fingerprint(self):
         return digest("text contents", *self.contents)
-
-    @property
-    def earlier_fingerprint(self):
-        if self.carriage_returns:  # They were deleted.
-            return None
-        files = self.source_files + self.target_files
-        stats = [(file.absolute(), file.stat()) for file in files]
-        versions = [(str(file), stat.st_size, stat.st_mtime_ns) for file, stat in stats]
-        return digest("text", len(self.source_files), *versions)
 
 
 def read_text(source: str, target: str) -> TextCorpus:
@@ -99,8 +111,7 @@ def read_text(source: str, target: str) -> TextCorpus:
                 "translation of line n of the source file."
             )
     contents = tuple(side.content.hexdigest() for side in checks)
-    returns = sum(side.carriage_returns for side in checks)
-    return TextCorpus(sources, targets, contents, returns)
+    return TextCorpus(sources, targets, contents)
 
 
 def _split_paths(paths):
@@ -166,12 +177,11 @@ class _FileChecks:
 
     Attributes:
         content: hash of all lines. It depends neither on line ends nor on the division into files.
-        carriage_returns: number of \\r inside lines.
     """
 
     def __init__(self):
         self.content = hashlib.blake2b(digest_size=32)
-        self.carriage_returns = 0
+        self._has_warned = False
 
     def check(self, file) -> int:
         """Checks a file and returns its number of lines. Blocks of lines are faster than lines."""
@@ -201,7 +211,8 @@ class _FileChecks:
         if b"\r" in block:
             block = b"".join(line + b"\n" for line in read_lines(lines))
             inside = [line.rstrip(b"\r\n").count(b"\r") for line in lines]
-            if any(inside) and not self.carriage_returns:
+            if any(inside) and not self._has_warned:
+                self._has_warned = True
                 first = next(i for i, count in enumerate(inside, number + 1) if count)
                 logging.warning(
                     "%s has carriage returns inside lines, first in line %d. They are read as "
@@ -209,7 +220,6 @@ class _FileChecks:
                     file,
                     first,
                 )
-            self.carriage_returns += sum(inside)
         elif not block.endswith(b"\n"):
             block += b"\n"
         self.content.update(block)
@@ -261,3 +271,46 @@ def _check_encoding(file, block, number):
             f"{error.object[error.start : error.end]!r} in line {line}. Convert the file from "
             f"its encoding, such as: {unzip}iconv -f ISO-8859-1 -t UTF-8 {plain} > {plain}.utf8"
         ) from error
+
+
+def check_format(start: bytes, name: str):
+    """Raises ValueError if text starts like a compressed file, or like UTF-16 or UTF-32.
+
+    Args:
+        start: the first bytes.
+        name: path of the file, for the error message.
+    """
+    file = shlex.quote(name)
+    for magic, (received, command) in _FORMATS.items():
+        if start.startswith(magic):
+            raise ValueError(
+                f"Expected text in {name}. Received: {received}. Convert it: "
+                f"{command.format(file, file)}"
+            )
+    if start[_TAR_AT:].startswith(_TAR):
+        raise ValueError(
+            f"Expected text in {name}. Received: a tar archive. Convert it: tar -xOf {file} > "
+            f"{file}.txt"
+        )
+    encoding = _find_encoding(start[:_BYTES])
+    if encoding is not None:
+        raise ValueError(
+            f"Expected UTF-8 in {name}. Received: {encoding}. Convert it: iconv -f {encoding} -t "
+            f"UTF-8 {file} > {file}.utf8"
+        )
+
+
+def _find_encoding(start):
+    """Returns the name of the wide encoding of a text, or None for other texts."""
+    for mark, name in _BYTE_ORDER_MARKS.items():
+        if start.startswith(mark):
+            return name
+    if b"\0" not in start:
+        return None
+    for name in _WIDE_ENCODINGS:
+        text = start[: len(start) // 4 * 4 or 2].decode(name, errors="replace")
+        # Other bytes, read in this encoding, are hardly ever ASCII characters.
+        ascii_characters = sum(character.isascii() for character in text)
+        if "\0" not in text and ascii_characters > _LEAST_ASCII * len(text):
+            return name
+    return None

@@ -10,7 +10,11 @@ from typing import Self
 import tensorflow as tf
 
 from trainer import atomic_files
-from trainer.data.token_ids import EOS_ID, PAD_ID
+
+PAD_ID = 0
+EOS_ID = 1
+# SentencePiece only. tensor2tensor's subwords can escape every character.
+UNK_ID = 2
 
 
 class Tokenizer(abc.ABC):

@@ -7,7 +7,7 @@ import numpy as np
 from ctranslate2.specs import transformer_spec
 
 from t2t_relpos.layers.embeddings import sinusoids
-from trainer.data.token_ids import EOS_ID, PAD_ID
+from trainer.data.tokenizer import EOS_ID, PAD_ID
 
 # Number of positions: twice CTranslate2's default maximum length of a sentence.
 _MAX_POSITIONS = 2048

@@ -5,7 +5,7 @@ import functools
 import tensorflow as tf
 
 from t2t_relpos.decoding import DecodingResult, beam_search, length_penalty
-from trainer.data.token_ids import EOS_ID, PAD_ID
+from trainer.data.tokenizer import EOS_ID, PAD_ID
 from trainer.serving.translator import ABSENT
 
 # With 8 sentences, the search without XLA is faster.

@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from trainer import config_fields
-from trainer.config_fields import setting
+from trainer import setting_flags
 from trainer.model_dir import ModelDirectory
+from trainer.setting_flags import setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ class TranslationSettings:
     )
 
     def __post_init__(self):
-        config_fields.check(self)
+        setting_flags.check(self)
         if self.beam_size > self.max_beam_size:
             raise ValueError(
                 f"Expected beam_size to be at most max_beam_size, {self.max_beam_size}. Received: "

@@ -1,4 +1,7 @@
-"""Checkpoints of a run, `checkpoints/step-000123/`, with all state needed to resume exactly.
+"""Checkpoints of a run, the last and the best ones, with all state needed to resume exactly.
+
+`checkpoints/step-000123/` has the last checkpoints, `best/step-000123/` those with the best scores
+on the dev set:
 
 state.json      format version, step, shapes and dtypes of all arrays by key
 model.npz       variables of the Transformer: weights and states of seed generators
@@ -18,7 +21,9 @@ from pathlib import Path
 import numpy as np
 from absl import logging
 
+from t2t_relpos.models import Transformer, TransformerConfig
 from trainer import atomic_files
+from trainer.model_dir import ModelDirectory
 from trainer.training.keras_compat import optimizer_keys
 from trainer.training.training_model import TrainingModel
 from trainer.training.variable_keys import model_keys
@@ -136,6 +141,71 @@ class Checkpoints:
         return 0
 
 
+class BestCheckpoints(Checkpoints):
+    """The checkpoints of a run with the best scores on the dev set.
+
+    Each checkpoint stores its score and the metric in its state.json, so that no separate index is
+    needed.
+
+    Args:
+        directory: folder of the checkpoints; created if missing.
+        keep: number of checkpoints to keep, at least 1.
+        metric: the metric of new checkpoints, "dev_bleu" or "dev_chrf".
+    """
+
+    def __init__(self, directory: str | os.PathLike, keep: int = 5, metric: str = "dev_bleu"):
+        super().__init__(directory, keep)
+        self._metric = metric
+
+    def scores(self) -> dict[int, float]:
+        """Returns scores by step, best first. Of equal scores, the earlier step comes first.
+
+        Corrupt checkpoints are ignored with a warning.
+        """
+        scores = {}
+        for step in self.steps():
+            try:
+                state = read_state(self.path(step))
+                scores[step] = float(state[state.get("best_metric", "dev_bleu")])
+            except CORRUPT as error:
+                logging.warning("Ignoring the corrupt checkpoint %s: %s", self.path(step), error)
+        return dict(sorted(scores.items(), key=lambda entry: -entry[1]))
+
+    def best(self) -> Path | None:
+        """Returns the folder of the checkpoint with the best score, or None if there is none."""
+        return next((self.path(step) for step in self.scores()), None)
+
+    def offer(self, model: TrainingModel, step: int, score: float) -> bool:
+        """Writes a checkpoint if it is among the best, and removes surplus checkpoints.
+
+        Args:
+            model: the model in training.
+            step: number of batches the model was trained on.
+            score: the metric of the model on the dev set.
+
+        Returns:
+            Whether the checkpoint was written. An existing checkpoint of the same step, from a run
+            that was killed and resumed, is kept if its score is at least as high.
+
+        Raises:
+            OSError: if the checkpoint can't be written. Existing checkpoints are kept.
+        """
+        if self.directory.is_dir():
+            atomic_files.remove_leftovers(self.directory)
+        scores = self.scores()
+        if scores.get(step, -1.0) >= score:
+            return False
+        better = [other for other, value in scores.items() if other != step and value >= score]
+        if len(better) >= self.keep:
+            return False
+        self.save(model, step, best_metric=self._metric, **{self._metric: score})
+        return True
+
+    def _surplus(self):
+        kept = list(self.scores())[: self.keep]
+        return [step for step in self.steps() if step not in kept]
+
+
 def read_weights(path: str | os.PathLike) -> dict[str, np.ndarray]:
     """Returns the variables of a checkpoint's Transformer by key.
 
@@ -232,3 +302,81 @@ def _first_difference(expected, received):
     pairs = {key: (expected.get(key), received.get(key)) for key in [*expected, *received]}
     key, (one, other) = next(item for item in pairs.items() if item[1][0] != item[1][1])
     return f"First difference: {key}, expected {describe(one)}, received {describe(other)}."
+
+
+def find_checkpoint(directory: ModelDirectory, which: str | int) -> Path:
+    """Returns the folder of a checkpoint.
+
+    Args:
+        directory: model directory of the run.
+        which: a step, "latest", or "best" for the highest dev BLEU.
+
+    Raises:
+        ValueError: if there is no such checkpoint.
+    """
+    checkpoints, best = Checkpoints(directory.checkpoints), BestCheckpoints(directory.best)
+    if which == "best":
+        path = best.best()
+        if path is None:
+            raise ValueError(
+                f"Expected a checkpoint chosen by dev BLEU in {directory.best}. Received: none. "
+                "Train with --keep_best=1, or choose another one."
+            )
+        return path
+    if which == "latest":
+        return last_checkpoints(directory, 1)[0]
+    if not str(which).isdecimal():
+        raise ValueError(
+            f"Expected the step of a checkpoint, 'latest' or 'best'. Received: {which!r}."
+        )
+    for kept in (checkpoints, best):
+        if int(which) in kept.steps():
+            return kept.path(int(which))
+    found = ", ".join(map(str, sorted({*checkpoints.steps(), *best.steps()})))
+    raise ValueError(
+        f"Expected a checkpoint of step {which} in {directory.path}. Received: "
+        f"{f'checkpoints of steps {found}' if found else 'no checkpoints'}."
+    )
+
+
+def last_checkpoints(directory: ModelDirectory, count: int) -> list[Path]:
+    """Returns the folders of the last `count` checkpoints of a run, in the order of their steps.
+
+    Raises:
+        ValueError: if there are fewer than `count` checkpoints.
+    """
+    checkpoints = Checkpoints(directory.checkpoints)
+    steps = checkpoints.steps()
+    if len(steps) < count:
+        received = f"{len(steps)}, of steps {', '.join(map(str, steps))}" if steps else "none"
+        raise ValueError(
+            f"Expected at least {count} checkpoints in {directory.checkpoints}. Received: "
+            f"{received}. Use fewer, or train longer or with a larger --keep_checkpoints."
+        )
+    return [checkpoints.path(step) for step in steps[-count:]]
+
+
+def load_transformer(directory: ModelDirectory, path: Path) -> Transformer:
+    """Returns the Transformer of a model directory with the weights of a checkpoint.
+
+    Raises:
+        ValueError: if the checkpoint is missing or corrupt, or has another architecture.
+    """
+    transformer = Transformer(TransformerConfig.from_dict(directory.read_config()["architecture"]))
+    ids = np.ones((1, 1), "int32")
+    transformer({"inputs": ids, "targets": ids})
+    restore_transformer(transformer, path)
+    return transformer
+
+
+def load_model(directory: ModelDirectory, checkpoint: str | int | None = None):
+    """Returns the Transformer of model.keras, or that of a checkpoint, whose folder is printed.
+
+    Raises:
+        ValueError: if the file or the checkpoint is missing or corrupt.
+    """
+    if checkpoint is None:
+        return directory.load_model()
+    path = find_checkpoint(directory, checkpoint)
+    print(f"checkpoint {path}", flush=True)
+    return load_transformer(directory, path)

@@ -8,15 +8,19 @@ from absl import logging
 
 from t2t_relpos.models import TransformerConfig
 from trainer import metrics
-from trainer.config import SCORE_SETTINGS, TEXT_FILES, RunConfig
-from trainer.config_checks import ARCHITECTURE_SETTINGS, RELATIVE_SETTINGS
-from trainer.data.buckets import report_lengths
-from trainer.data.corpus import digest
+from trainer.config import (
+    ARCHITECTURE_SETTINGS,
+    RELATIVE_SETTINGS,
+    SCORE_SETTINGS,
+    TEXT_FILES,
+    RunConfig,
+)
+from trainer.data.batching import report_lengths
+from trainer.data.corpus import MissingSplitError, digest, read_tfds
 from trainer.data.encoding import encode_pairs
 from trainer.data.sentencepiece_tokenizer import NORMALIZATIONS, SentencePieceTokenizer
 from trainer.data.text_files import read_text
 from trainer.data.text_report import describe_sides
-from trainer.data.tfds_sets import MissingSplitError, read_tfds
 from trainer.model_dir import ModelDirectory
 from trainer.training.checkpoints import Checkpoints
 

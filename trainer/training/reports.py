@@ -1,7 +1,7 @@
-"""Callbacks that report training and evaluation on the terminal and in TensorBoard.
+"""Reports of training and evaluation on the terminal and in TensorBoard.
 
-They report the logs of training steps whose `report_due` is true, which `StepLog` adds. `StepLog`
-must therefore run before them. `DevEvaluator` calls `evaluated`.
+`StepLog` is the callback. It measures the speed of training and calls `begin`, `trained` and `end`
+of each report. `dev_set.DevEvaluator` calls `evaluated`.
 """
 
 import shutil
@@ -14,19 +14,90 @@ import tensorflow as tf
 from absl import logging
 from tqdm import tqdm
 
-from trainer.training.dev_bleu import Sample
-from trainer.training.dev_results import DevResult
-from trainer.training.step_counter import Steps
+from trainer.streams import write_line
+from trainer.training.callbacks import Steps
+from trainer.training.dev_set import DevResult, Sample
+
+# The first report is early, because it has an estimate of the remaining time.
+_FIRST_REPORT_SECONDS = 30.0
 
 
-def write_line(line: str):
-    """Writes a line to the standard output, above the progress bar if there is one."""
-    tqdm.write(line)
-    sys.stdout.flush()
+class StepLog(keras.callbacks.Callback):
+    """Callback that measures the speed of training and reports its steps.
+
+    Every report gets the logs of every step and `tokens_per_second` (source and target tokens),
+    `seconds_left` and whether the step is due. Every `log_every` steps it is: the logs then also
+    have `learning_rate`, and the model's metrics are reset, so that the other logs are means over
+    the steps since the last one that was due.
+
+    Speeds exclude checkpoints, evaluations, the first execution, and executions whose logs have
+    `compile_seconds`.
+
+    Args:
+        steps: the step counter.
+        log_every: number of steps between reports.
+        reports: objects such as `Terminal`.
+    """
+
+    def __init__(self, steps: Steps, log_every: int, reports: Sequence = ()):
+        super().__init__()
+        self._steps = steps
+        self._log_every = log_every
+        self._reports = reports
+        self._has_compiled = self._has_reported = False
+        self._speed = 0.0, 0.0  # Tokens per second, and seconds per step.
+
+    def on_train_begin(self, logs=None):
+        for report in self._reports:
+            report.begin()
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._restart(tokens=0.0)
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self._has_compiled and "compile_seconds" in logs:
+            self._leave_out_last_execution(logs["tokens"])
+        seconds = self._steps.clock() - self._start
+        if seconds > 1e-9:
+            count = max(self._steps.step - self._start_step, 1)
+            self._speed = (logs["tokens"] - self._start_tokens) / seconds, seconds / count
+        speed, seconds_per_step = self._speed
+        left = (self._steps.last - self._steps.step) * seconds_per_step
+        reported = logs | {"tokens_per_second": speed, "seconds_left": left}
+        is_due = self._steps.passed(self._log_every) or self._is_first_due(seconds)
+        if is_due:
+            reported["learning_rate"] = float(self.model.optimizer.learning_rate)
+            self._has_reported = True
+            self.model.reset_metrics()
+            self._restart(tokens=0.0)
+        elif not self._has_compiled:
+            self._restart(logs["tokens"])
+        else:
+            self._last, self._last_tokens = self._steps.clock(), logs["tokens"]
+        self._has_compiled = True
+        for report in self._reports:
+            report.trained(reported, is_due=is_due)
+
+    def on_train_end(self, logs=None):
+        for report in self._reports:
+            report.end()
+
+    def _is_first_due(self, seconds):
+        return self._has_compiled and not self._has_reported and seconds >= _FIRST_REPORT_SECONDS
+
+    def _leave_out_last_execution(self, tokens):
+        self._start += self._steps.clock() - self._last
+        self._start_step += self._steps.step - self._steps.before
+        self._start_tokens += tokens - self._last_tokens
+
+    def _restart(self, tokens):
+        self._start, self._start_step = self._steps.clock(), self._steps.step
+        self._start_tokens = tokens
+        self._last, self._last_tokens = self._start, tokens
 
 
-class Terminal(keras.callbacks.Callback):
-    """Callback that reports to the standard output.
+class Terminal:
+    """Reports to the standard output.
 
     On a terminal, it updates a progress bar. Otherwise, it writes a line per report.
 
@@ -36,11 +107,11 @@ class Terminal(keras.callbacks.Callback):
     """
 
     def __init__(self, steps: Steps, *, interactive: bool | None = None):
-        super().__init__()
         self._steps = steps
         self._interactive = sys.stdout.isatty() if interactive is None else interactive
 
-    def on_train_begin(self, logs=None):
+    def begin(self):
+        """Starts the progress bar."""
         self._bar = tqdm(
             total=self._steps.last,
             initial=self._steps.step,
@@ -51,7 +122,8 @@ class Terminal(keras.callbacks.Callback):
             bar_format="{percentage:3.0f}%|{bar}| step {n_fmt}/{total_fmt}{postfix}",
         )
 
-    def on_train_batch_end(self, batch, logs=None):
+    def trained(self, logs: dict, *, is_due: bool):
+        """Reports a training step."""
         rate, left = f"{logs['tokens_per_second']:,.0f}", _duration(logs["seconds_left"])
         # Short enough for 80 columns.
         progress = f"loss {logs['loss']:.4f}, {rate} tokens/s, {left} left"
@@ -62,7 +134,7 @@ class Terminal(keras.callbacks.Callback):
                 f"step {self._steps.step}/{self._steps.last}: XLA compiled for "
                 f"{logs['compile_seconds']:.1f} s, programs so far: {int(logs['programs'])}"
             )
-        if logs["report_due"] and not self._interactive:
+        if is_due and not self._interactive:
             norm = f"gradient norm {logs['gradient_norm']:.3g}, " if "gradient_norm" in logs else ""
             write_line(
                 f"step {self._steps.step}/{self._steps.last}: loss {logs['loss']:.4f}, accuracy "
@@ -70,7 +142,8 @@ class Terminal(keras.callbacks.Callback):
                 f"source+target tokens/s, {left} left"
             )
 
-    def on_train_end(self, logs=None):
+    def end(self):
+        """Closes the progress bar."""
         self._bar.close()
 
     def evaluated(self, result: DevResult, samples: Sequence[Sample]):
@@ -87,8 +160,8 @@ class Terminal(keras.callbacks.Callback):
         write_line(f"step {result.step}/{self._steps.last}: {', '.join(values)}")
 
 
-class TensorBoard(keras.callbacks.Callback):
-    """Callback that writes event files for TensorBoard.
+class TensorBoard:
+    """Writes event files for TensorBoard.
 
     train/ has `loss`, `accuracy`, `learning_rate`, `tokens_per_second` and `gradient_norm`. dev/
     has `loss`, `accuracy`, `bleu`, `chrf` and the text `translations`.
@@ -101,18 +174,22 @@ class TensorBoard(keras.callbacks.Callback):
     _NAMES = ("loss", "accuracy", "learning_rate", "tokens_per_second", "gradient_norm")
 
     def __init__(self, steps: Steps, directory: Path):
-        super().__init__()
         self._steps = steps
         self._directory = Path(directory)
         self._writers = {}
         self._has_failed = False
 
-    def on_train_batch_end(self, batch, logs=None):
-        if logs["report_due"]:
+    def begin(self):
+        """Does nothing. Files are created with the first value."""
+
+    def trained(self, logs: dict, *, is_due: bool):
+        """Writes the values of a training step that is due."""
+        if is_due:
             values = {name: logs[name] for name in self._NAMES if name in logs}
             self._write("train", self._steps.step, values)
 
-    def on_epoch_end(self, epoch, logs=None):
+    def end(self):
+        """Writes what is buffered."""
         self._try(self._flush)
 
     def evaluated(self, result: DevResult, samples: Sequence[Sample]):

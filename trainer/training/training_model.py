@@ -5,14 +5,12 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_relpos.models import Transformer
-from trainer.data.token_ids import PAD_ID
-from trainer.training.compiled_replicas import CompiledOnReplicas
-from trainer.training.compiled_step import CompiledStep
-from trainer.training.gradient_updates import LossScale, sum_over_replicas
+from trainer.data.tokenizer import PAD_ID
+from trainer.training.batch_parts import RandomStreams, accumulate, split, sum_over_replicas
+from trainer.training.compiled_steps import CompiledOnReplicas, CompiledStep
 from trainer.training.keras_compat import WithoutSymbolicBuild, skip_gradient_sum
-from trainer.training.micro_batches import accumulate, split
-from trainer.training.projected_loss import projected_cross_entropy
-from trainer.training.random_streams import RandomStreams
+from trainer.training.label_smoothed_cross_entropy import label_smoothed_cross_entropy
+from trainer.training.optimizer import LossScale
 
 
 class TokenStatistics(keras.metrics.Metric):
@@ -62,7 +60,7 @@ class TrainingModel(WithoutSymbolicBuild, keras.Model):
             created in the scope of the same strategy as this model. If its compute dtype is
             float16, it is trained with a `LossScale`.
         label_smoothing: label smoothing of the training loss. Evaluation does not use it.
-        device_tokens: tokens of the longer side in a micro-batch, see `micro_batches.split`. None
+        device_tokens: tokens of the longer side in a micro-batch, see `batch_parts.split`. None
             disables micro-batches.
         clip_norm: maximum global norm of a step's gradients, or None.
     """
@@ -177,7 +175,9 @@ class TrainingModel(WithoutSymbolicBuild, keras.Model):
     def _sums(self, batch, label_smoothing, training):
         states = self.transformer.states(batch, training=training)
         table = tf.convert_to_tensor(self.transformer.output_embedding.embeddings)
-        losses, correct = projected_cross_entropy(batch["targets"], states, table, label_smoothing)
+        losses, correct = label_smoothed_cross_entropy(
+            batch["targets"], states, table, label_smoothing
+        )
         return tf.stack([tf.reduce_sum(losses), tf.reduce_sum(correct)])
 
     def _report(self, sums, tokens, others):

@@ -10,23 +10,21 @@ from t2t_relpos.models import Transformer
 from trainer.config import SCORE_SETTINGS, RunConfig
 from trainer.data.batching import evaluation_batches, training_batches
 from trainer.model_dir import ModelDirectory
-from trainer.training.best_checkpoints import BestCheckpoints
-from trainer.training.checkpoints import CheckpointError, Checkpoints
-from trainer.training.dev_bleu import DevTranslator
-from trainer.training.dev_evaluation import DevEvaluator
-from trainer.training.dev_results import METRIC_NAMES, DevResults
-from trainer.training.fused_adam import FusedAdam
-from trainer.training.nan_stop import StopAtNan
+from trainer.training.batch_parts import shard
+from trainer.training.callbacks import Steps, StopAtNan, StopSignals, WriteCheckpoints
+from trainer.training.checkpoints import BestCheckpoints, CheckpointError, Checkpoints
+from trainer.training.dev_set import METRIC_NAMES, DevEvaluator, DevResults, DevTranslator
+from trainer.training.optimizer import FusedAdam, NoamSchedule
 from trainer.training.preparation import Preparation, settings_to_resume
-from trainer.training.reports import TensorBoard, Terminal
-from trainer.training.schedules import NoamSchedule
-from trainer.training.sharding import shard
-from trainer.training.step_counter import Steps, StopSignals
-from trainer.training.step_log import StepLog
-from trainer.training.strategy import check_xla, describe_devices, make_strategy, with_devices
+from trainer.training.reports import StepLog, TensorBoard, Terminal
+from trainer.training.strategy import (
+    WorkerGroup,
+    check_xla,
+    describe_devices,
+    make_strategy,
+    with_devices,
+)
 from trainer.training.training_model import TrainingModel
-from trainer.training.worker_group import WorkerGroup
-from trainer.training.write_checkpoints import WriteCheckpoints
 
 
 class TrainingRun:
@@ -178,18 +176,19 @@ class TrainingRun:
     def _fit(self, steps):
         config, directory = self.config, self.directory
         stop_at_nan = StopAtNan(steps, self._prepared.tokenizer.vocab_size, self._schedule)
-        # Order: all others read the step from `Steps`; reports read the logs that `StepLog` adds.
-        callbacks = [steps, stop_at_nan, StepLog(steps, config.log_every)]
-        if not self.worker_group.is_chief:
-            self._alternate(steps, callbacks, self._dev_evaluation(steps, []))
+        is_chief = self.worker_group.is_chief
+        reports = [Terminal(steps), TensorBoard(steps, directory.logs)] if is_chief else []
+        # `Steps` is the first, because all others read the step from it.
+        callbacks = [steps, stop_at_nan, StepLog(steps, config.log_every, reports)]
+        evaluate = self._dev_evaluation(steps, reports)
+        if not is_chief:
+            self._alternate(steps, callbacks, evaluate)
             return
-        reports = [Terminal(steps), TensorBoard(steps, directory.logs)]
         checkpoint_writer = WriteCheckpoints(
             steps, directory, self.checkpoints, config.checkpoint_every, config.checkpoint_minutes
         )
         checkpoint_writer.set_model(self.model)
-        evaluate = self._dev_evaluation(steps, reports)
-        self._alternate(steps, [*callbacks, *reports, checkpoint_writer], evaluate)
+        self._alternate(steps, [*callbacks, checkpoint_writer], evaluate)
         checkpoint_writer.write()
 
     def _alternate(self, steps, callbacks, evaluate):

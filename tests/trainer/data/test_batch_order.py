@@ -6,10 +6,14 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from trainer.data import buckets
-from trainer.data.batch_order import SHUFFLED_PAIRS, BatchOrder, Chunks
-from trainer.data.batching import training_batches
-from trainer.data.buckets import report_lengths
+from trainer.data import batching
+from trainer.data.batching import (
+    SHUFFLED_PAIRS,
+    BatchOrder,
+    Chunks,
+    report_lengths,
+    training_batches,
+)
 from trainer.data.encoding import EncodedPairs, IdSequences
 
 SETTINGS = {"batch_tokens": 127, "max_length": 31, "seed": 5}
@@ -134,7 +138,7 @@ def test_chunk_without_used_pairs_has_no_batches(make_pairs):
 
 
 def test_memory_does_not_depend_on_corpus_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(buckets, "_PAIRS_PER_PASS", 4096)
+    monkeypatch.setattr(batching, "_PAIRS_PER_PASS", 4096)
 
     def peak(count, steps):
         """Returns the peak of pairs whose offsets are mapped, like those of `encode_pairs`."""

@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 
-from trainer.data.batching import evaluation_batches, training_batches
-from trainer.data.buckets import bucket_boundaries, report_lengths
+from trainer.data.batching import (
+    bucket_boundaries,
+    evaluation_batches,
+    report_lengths,
+    training_batches,
+)
 from trainer.data.encoding import encode_pairs
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.data.text_files import read_text

@@ -2,8 +2,8 @@
 
 import pytest
 
-from trainer.data import buckets
-from trainer.data.buckets import bucket_boundaries, report_lengths
+from trainer.data import batching
+from trainer.data.batching import bucket_boundaries, report_lengths
 
 
 def test_bucket_boundaries_equal_tensor2tensor():
@@ -15,9 +15,9 @@ def test_bucket_boundaries_equal_tensor2tensor():
     ]
 
 
-@pytest.mark.parametrize("pairs_per_pass", [buckets._PAIRS_PER_PASS, 3])
+@pytest.mark.parametrize("pairs_per_pass", [batching._PAIRS_PER_PASS, 3])
 def test_report_lengths_counts_skipped_pairs_and_buckets(make_pairs, monkeypatch, pairs_per_pass):
-    monkeypatch.setattr(buckets, "_PAIRS_PER_PASS", pairs_per_pass)
+    monkeypatch.setattr(batching, "_PAIRS_PER_PASS", pairs_per_pass)
     pairs = make_pairs([2, 9, 1, 12, 1, 3, 11], [3, 13, 4, 4, 40, 1, 11])
     report = report_lengths(pairs, max_length=11)
     assert (report.pairs, report.used, report.too_long, report.blank) == (7, 2, 3, 2)

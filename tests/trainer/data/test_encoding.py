@@ -1,6 +1,5 @@
 """Tests of encoded corpora and their cache."""
 
-import dataclasses
 import os
 import tracemalloc
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from trainer.data import encoding
-from trainer.data.corpus import Corpus, PairCorpus, digest
+from trainer.data.corpus import Corpus, PairCorpus
 from trainer.data.encoding import IdSequences, encode_pairs
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 
@@ -110,27 +109,6 @@ def test_damaged_cache_is_written_again(synthetic_pairs, tokenizer, tmp_path, ca
     caplog.clear()
     encode_pairs(corpus, tokenizer, tmp_path)
     assert not caplog.text
-
-
-def test_ids_of_an_earlier_version_are_read(synthetic_pairs, tokenizer, tmp_path):
-    """Their names depend on paths and times of the files. They have no counts."""
-
-    class Earlier(CountedCorpus):
-        earlier_fingerprint = "path"
-
-    readings = []
-    encode = lambda corpus: encode_pairs(corpus, tokenizer, tmp_path)
-    first = encode(CountedCorpus(synthetic_pairs, readings))
-    (directory,) = tmp_path.iterdir()
-    (directory / "report.json").unlink()
-    key = digest("int32 ids, int64 offsets", "path", tokenizer.fingerprint)
-    directory.rename(tmp_path / f"ids-{key[:16]}")
-    for _ in range(2):
-        found = encode(Earlier(synthetic_pairs, readings))
-        assert sequences(found.targets) == sequences(first.targets)
-        for side, counts in first.counts.items():
-            assert found.counts[side] == dataclasses.replace(counts, normalized=None)
-    assert readings == [211] and [path.name for path in tmp_path.iterdir()] == [directory.name]
 
 
 def test_counts_of_unknown_and_normalized_text(tokenizer):

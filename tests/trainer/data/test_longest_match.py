@@ -5,7 +5,7 @@ import random
 import pytest
 import tensorflow as tf
 
-from trainer.data.longest_match import LongestMatch
+from trainer.data.subword_tokenizer import LongestMatch
 
 SIGNATURE = [tf.TensorSpec([None], tf.string)]
 

@@ -8,8 +8,7 @@ import tarfile
 
 import pytest
 
-from trainer.data.text_files import read_text
-from trainer.data.text_formats import check_format
+from trainer.data.text_files import check_format, read_text
 
 TEXT = "A dog runs.\nEin Hund läuft.\n"
 JAPANESE = "犬が走っています。\n猫は眠っています。\n" * 3

@@ -10,7 +10,7 @@ from subprocesses import run_python
 from t2t_relpos.models import TransformerConfig
 from trainer.export import export
 from trainer.serving import search
-from trainer.serving.translation_module import TranslationModule, TranslationSettings
+from trainer.serving.signatures import TranslationModule, TranslationSettings
 
 SETTINGS = {"max_input_length": 21, "extra_length": 5, "beam_size": 3}
 LOAD_AND_TRANSLATE = """

@@ -13,7 +13,7 @@ from examples.synthetic_corpus import generate
 from t2t_relpos.models import TransformerConfig
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.data.subword_tokenizer import SubwordTokenizer
-from trainer.serving.translation_module import TranslationModule, TranslationSettings
+from trainer.serving.signatures import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translator
 
 

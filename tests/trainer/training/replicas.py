@@ -12,8 +12,8 @@ from small_transformers import small_config
 from tiny_training import dataset, fit_shards, training_model
 
 from t2t_relpos.models import Transformer
-from trainer.training.fused_adam import FusedAdam
-from trainer.training.sharding import shard
+from trainer.training.batch_parts import shard
+from trainer.training.optimizer import FusedAdam
 from trainer.training.strategy import make_strategy
 
 

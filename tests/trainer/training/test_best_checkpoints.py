@@ -4,8 +4,7 @@ import pytest
 from comparisons import assert_all_equal
 from tiny_training import training_model
 
-from trainer.training.best_checkpoints import BestCheckpoints
-from trainer.training.checkpoints import read_state, read_weights
+from trainer.training.checkpoints import BestCheckpoints, read_state, read_weights
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 from subprocesses import ROOT, environment, run_python
 
-from trainer.training import compiled_replicas
-from trainer.training.compiled_replicas import CompiledOnReplicas, xla_error
+from trainer.training import compiled_steps
+from trainer.training.compiled_steps import CompiledOnReplicas, xla_error
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_xla_error_is_one_line(strategy, monkeypatch):
 
 
 def test_xla_error_reports_wrong_results(strategy, monkeypatch):
-    monkeypatch.setattr(compiled_replicas, "sum_over_replicas", lambda gradient: gradient + 1)
+    monkeypatch.setattr(compiled_steps, "sum_over_replicas", lambda gradient: gradient + 1)
     assert xla_error(strategy) == "wrong results on replica 0: [3.0, 3.0, 3.0, 3.0], not 2.0"
 
 

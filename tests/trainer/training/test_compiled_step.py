@@ -9,7 +9,7 @@ from small_transformers import small_config
 from tiny_training import TinyTransformer, training_model
 
 from t2t_relpos.models import Transformer
-from trainer.training.compiled_step import CompiledStep
+from trainer.training.compiled_steps import CompiledStep
 
 TRANSFORMER = functools.partial(Transformer, small_config())
 

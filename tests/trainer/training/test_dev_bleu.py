@@ -7,10 +7,10 @@ from small_transformers import small_config
 from examples.synthetic_corpus import generate
 from trainer.data.corpus import PairCorpus
 from trainer.model_dir import ModelDirectory
-from trainer.serving.translation_module import TranslationModule, TranslationSettings
+from trainer.serving.signatures import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translation, Translator
-from trainer.training import dev_bleu
-from trainer.training.dev_bleu import DevTranslator, Sample
+from trainer.training import dev_set
+from trainer.training.dev_set import DevTranslator, Sample
 
 
 @pytest.fixture
@@ -52,8 +52,8 @@ def test_translations_use_the_current_weights(parts, corpus):
 def lowered(monkeypatch):
     """Returns a function that makes a `DevTranslator` which returns sources in lower case."""
     lower = lambda sentences: [Translation(text.lower(), 0.0, False) for text in sentences]
-    monkeypatch.setattr(dev_bleu, "TranslationModule", lambda *_: SimpleNamespace(serve=None))
-    monkeypatch.setattr(dev_bleu, "Translator", lambda *_: lower)
+    monkeypatch.setattr(dev_set, "TranslationModule", lambda *_: SimpleNamespace(serve=None))
+    monkeypatch.setattr(dev_set, "Translator", lambda *_: lower)
     transformer = SimpleNamespace(config=small_config())
     return lambda corpus, **options: DevTranslator(transformer, None, corpus, 9, **options)
 

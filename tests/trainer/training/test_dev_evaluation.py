@@ -2,10 +2,8 @@ import keras
 import pytest
 import tensorflow as tf
 
-from trainer.training.dev_bleu import DevScores, Sample
-from trainer.training.dev_evaluation import DevEvaluator
-from trainer.training.dev_results import DevResult, DevResults
-from trainer.training.step_counter import Steps, StopSignals
+from trainer.training.callbacks import Steps, StopSignals
+from trainer.training.dev_set import DevEvaluator, DevResult, DevResults, DevScores, Sample
 
 DEV = tf.data.Dataset.range(3)
 SAMPLES = [Sample("a dog", "ein Hund", "ein Hut")]

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from trainer.training.dev_results import DevResult, DevResults
+from trainer.training.dev_set import DevResult, DevResults
 
 
 def add_evaluations(file, bleus, until=0):

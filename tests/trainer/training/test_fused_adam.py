@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from comparisons import assert_all_close
 
-from trainer.training.fused_adam import FusedAdam
+from trainer.training.optimizer import FusedAdam
 
 SETTINGS = {"learning_rate": 0.1, "beta_1": 0.9, "beta_2": 0.98, "epsilon": 1e-9}
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.training import micro_batches
+from trainer.training import batch_parts
 
 
 def batch(rows, source_length=5, target_length=3):
@@ -28,7 +28,7 @@ def batch(rows, source_length=5, target_length=3):
 )
 def test_split_makes_few_micro_batches_of_equal_size(rows, device_tokens, shape):
     full = batch(rows)
-    parts = micro_batches.split(full, device_tokens)
+    parts = batch_parts.split(full, device_tokens)
     for side, ids in parts.items():
         assert ids.shape == (*shape, full[side].shape[1])
         joined = tf.reshape(ids, [-1, ids.shape[-1]])
@@ -37,7 +37,7 @@ def test_split_makes_few_micro_batches_of_equal_size(rows, device_tokens, shape)
 
 
 def test_split_counts_tokens_of_the_longer_side():
-    parts = micro_batches.split(batch(6, source_length=2, target_length=5), 10)
+    parts = batch_parts.split(batch(6, source_length=2, target_length=5), 10)
     assert parts["inputs"].shape == (3, 2, 2)
 
 
@@ -48,8 +48,8 @@ def test_accumulate_sums_values_and_returns_the_last_states(in_graph):
         return total, [total * tf.cast(number, tf.float32)], [tf.constant(11)]
 
     def run(full):
-        parts, like = micro_batches.split(full, 10), (tf.zeros([]), [tf.zeros([])])
-        return micro_batches.accumulate(compute, parts, like, [tf.constant(0)])
+        parts, like = batch_parts.split(full, 10), (tf.zeros([]), [tf.zeros([])])
+        return batch_parts.accumulate(compute, parts, like, [tf.constant(0)])
 
     total, (weighted,), (state,) = (tf.function(run) if in_graph else run)(batch(5))
     # Ids 1–10, 11–20, and 21–25 with an entry of padding.

@@ -10,7 +10,7 @@ from tiny_training import BATCH, TinyTransformer, fit, training_model
 
 from t2t_relpos.models import Transformer
 from trainer.model_dir import ModelDirectory
-from trainer.training.gradient_updates import LossScale
+from trainer.training.optimizer import LossScale
 
 CONFIG = small_config()
 TRANSFORMER = functools.partial(Transformer, CONFIG)

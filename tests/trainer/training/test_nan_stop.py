@@ -3,9 +3,8 @@ import re
 
 import pytest
 
-from trainer.training.gradient_updates import LossScale
-from trainer.training.nan_stop import NotFiniteError, StopAtNan
-from trainer.training.step_counter import Steps
+from trainer.training.callbacks import NotFiniteError, Steps, StopAtNan
+from trainer.training.optimizer import LossScale
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import pytest
 
-from trainer.training import random_streams
-from trainer.training.random_streams import RandomStreams
+from trainer.training import batch_parts
+from trainer.training.batch_parts import RandomStreams
 
 ONES = np.ones((31, 37), "float32")
 
@@ -62,4 +62,4 @@ def test_masks_change_with_the_states(streams, draw):
 
 
 def test_all_streams_have_different_seeds():
-    assert math.gcd(random_streams._STRIDE, 2**31 - 2) == 1
+    assert math.gcd(batch_parts._STRIDE, 2**31 - 2) == 1

@@ -2,15 +2,14 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.summary.summary_iterator import summary_iterator
 
-from trainer.training.dev_bleu import Sample
-from trainer.training.dev_results import DevResult
-from trainer.training.reports import TensorBoard, Terminal, write_line
-from trainer.training.step_counter import Steps
+from trainer.streams import write_line
+from trainer.training.callbacks import Steps
+from trainer.training.dev_set import DevResult, Sample
+from trainer.training.reports import TensorBoard, Terminal
 
 SAMPLES = [Sample("a dog", "ein Hund", "ein | Hut")]
 LOGS = {"loss": 3.25, "accuracy": 0.5, "tokens_per_second": 12345.6, "seconds_left": 3725.0}
-LOGS |= {"report_due": False}
-REPORTED = LOGS | {"report_due": True, "learning_rate": 0.00125}
+REPORTED = LOGS | {"learning_rate": 0.00125}
 
 
 @pytest.fixture
@@ -20,13 +19,13 @@ def steps():
 
 def test_terminal_writes_lines_to_a_file(steps, capsys):
     terminal = Terminal(steps, interactive=False)
-    terminal.on_train_begin()
-    terminal.on_train_batch_end(0, LOGS)
-    terminal.on_train_batch_end(0, LOGS | {"programs": 3, "compile_seconds": 12.345})
-    terminal.on_train_batch_end(0, REPORTED)
+    terminal.begin()
+    terminal.trained(LOGS, is_due=False)
+    terminal.trained(LOGS | {"programs": 3, "compile_seconds": 12.345}, is_due=False)
+    terminal.trained(REPORTED, is_due=True)
     steps.step = 400
-    terminal.on_train_batch_end(0, REPORTED | {"seconds_left": 65.0, "gradient_norm": 0.125})
-    terminal.on_train_end()
+    terminal.trained(REPORTED | {"seconds_left": 65.0, "gradient_norm": 0.125}, is_due=True)
+    terminal.end()
     terminal.evaluated(DevResult(1000, 2.5, 0.625), [])
     terminal.evaluated(DevResult(1200, 2.5, 0.625, 23.456, 45.678), SAMPLES)
     assert capsys.readouterr().out.splitlines() == [
@@ -47,11 +46,11 @@ def test_terminal_writes_lines_to_a_file(steps, capsys):
 def test_terminal_updates_a_progress_bar(steps, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     terminal = Terminal(steps, interactive=True)
-    terminal.on_train_begin()
+    terminal.begin()
     for steps.before, steps.step in ((200, 201), (201, 202)):
-        terminal.on_train_batch_end(0, REPORTED)
+        terminal.trained(REPORTED, is_due=True)
     write_line("checkpoint x")
-    terminal.on_train_end()
+    terminal.end()
     out = capsys.readouterr().out
     *updates, last, end = out.replace("\n", "\r").split("\r")
     assert end == "" and out.count("\n") == 2 and "\rcheckpoint x\n" in out
@@ -73,11 +72,11 @@ def scalars(directory):
 @pytest.mark.filterwarnings("ignore:.*tf_record_iterator.*")
 def test_tensorboard_files(steps, tmp_path):
     board = TensorBoard(steps, tmp_path)
-    board.on_train_batch_end(0, LOGS)
-    board.on_epoch_end(0, {"loss": 3.0})
+    board.trained(LOGS, is_due=False)
+    board.end()
     assert list(tmp_path.iterdir()) == []
-    board.on_train_batch_end(0, REPORTED | {"learning_rate": 0.125, "gradient_norm": 0.75})
-    board.on_epoch_end(0, {"loss": 3.0})
+    board.trained(REPORTED | {"learning_rate": 0.125, "gradient_norm": 0.75}, is_due=True)
+    board.end()
     assert [entry.name for entry in tmp_path.iterdir()] == ["train"]
     board.evaluated(DevResult(4, 2.5, 0.625, 12.5), SAMPLES)
     board.evaluated(DevResult(6, 2.5, 0.625), [])

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from trainer.training.step_counter import Steps, StopSignals
+from trainer.training.callbacks import Steps, StopSignals
 
 
 class Model:

@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import pytest
 
-from trainer.training.step_counter import Steps
-from trainer.training.step_log import StepLog
+from trainer.training.callbacks import Steps
+from trainer.training.reports import StepLog
 
 
 class Model:
@@ -28,7 +28,7 @@ class Run:
     def __init__(self, monkeypatch, first=0, last=100, log_every=2):
         self.now, self.model, self.reports = 100.0, Model(), []
         self.steps = Steps(first, last)
-        self.log = StepLog(self.steps, log_every)
+        self.log = StepLog(self.steps, log_every, [self])
         monkeypatch.setattr(time, "perf_counter", lambda: self.now)
 
     def fit(self, losses, per_execution=1, after_step=lambda: None):
@@ -42,9 +42,11 @@ class Run:
             logs = self.model.logs(losses[i : i + per_execution])
             for callback in (self.steps, self.log):
                 callback.on_train_batch_end(i + per_execution - 1, logs)
-            if logs["report_due"]:
-                self.reports.append({"step": self.steps.step} | logs)
             after_step()
+
+    def trained(self, logs, *, is_due):
+        if is_due:
+            self.reports.append({"step": self.steps.step} | logs)
 
     def of(self, name):
         return [report[name] for report in self.reports]

@@ -6,7 +6,7 @@ from small_transformers import small_config
 from tiny_training import BATCH, VOCABULARY, TinyTransformer, fit, training_model
 
 from t2t_relpos.models import Transformer
-from trainer.training.projected_loss import projected_cross_entropy
+from trainer.training.label_smoothed_cross_entropy import label_smoothed_cross_entropy
 
 EMPTY = BATCH | {"targets": np.zeros_like(BATCH["targets"])}
 
@@ -16,7 +16,7 @@ def expected_loss(model, label_smoothing):
     # tests/models/test_transformer.py compares the two in float64.
     table = tf.convert_to_tensor(model.transformer.output_embedding.embeddings)
     logits = tf.einsum("btd,vd->btv", model.transformer.states(BATCH), table)
-    losses, correct = projected_cross_entropy(
+    losses, correct = label_smoothed_cross_entropy(
         tf.constant(BATCH["targets"]), logits, tf.eye(VOCABULARY), label_smoothing
     )
     return tf.reduce_sum(losses) / 6, float(tf.reduce_sum(correct)) / 6

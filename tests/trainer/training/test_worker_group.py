@@ -1,7 +1,7 @@
 import pytest
 import tensorflow as tf
 
-from trainer.training.worker_group import WorkerGroup, WorkerLostError
+from trainer.training.strategy import WorkerGroup, WorkerLostError
 
 
 @pytest.fixture

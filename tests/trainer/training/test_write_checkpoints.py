@@ -3,9 +3,8 @@ import time
 import pytest
 
 from trainer.model_dir import ModelDirectory
+from trainer.training.callbacks import Steps, StopSignals, WriteCheckpoints
 from trainer.training.checkpoints import Checkpoints
-from trainer.training.step_counter import Steps, StopSignals
-from trainer.training.write_checkpoints import WriteCheckpoints
 
 
 class Model:

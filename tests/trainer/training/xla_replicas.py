@@ -11,7 +11,7 @@ from tiny_training import TinyTransformer, fit_shards, training_model
 
 from t2t_relpos.attention import dispatch
 from t2t_relpos.models import Transformer
-from trainer.training.compiled_replicas import xla_error
+from trainer.training.compiled_steps import xla_error
 from trainer.training.strategy import make_strategy
 
 CONFIG = small_config()

@@ -5,8 +5,8 @@ import pytest
 
 from t2t_relpos.models.attention_maps import AttentionMap, NormLine
 from t2t_relpos.models.logit_parts import measure_logit_parts, subtract_row_means
-from trainer.visualization import attention_figures as figures
-from trainer.visualization.attention_figures import TokenAxes
+from trainer import attention_page as figures
+from trainer.attention_page import TokenAxes
 
 AXES = TokenAxes("predicts", ["<b>", "a&b", "c" * 20], "has read", ["x", "y", "z"])
 

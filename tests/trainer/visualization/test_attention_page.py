@@ -7,8 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from t2t_relpos.models.attention_maps import read_table_norms, record_attention_maps
-from trainer.visualization.attention_page import render_page
-from trainer.visualization.sentence_pair import SentencePair
+from trainer.attention_page import SentencePair, render_page
 
 MARKUP = "</script><script>alert(1)</script><!-- & \u2028 '\"> <img src=x onerror=alert(2)>"
 NAMES = [f"{MARKUP}{i}" for i in range(23)]

@@ -3,10 +3,10 @@ import tensorflow as tf
 from markers import needs_matplotlib
 
 from t2t_relpos.models.attention_maps import NormLine
+from trainer import png_plots
 from trainer.model_dir import ModelDirectory
-from trainer.training.dev_results import DevResult, DevResults
-from trainer.visualization import png_plots
-from trainer.visualization.png_plots import read_train_loss
+from trainer.png_plots import read_train_loss
+from trainer.training.dev_set import DevResult, DevResults
 
 pytestmark = needs_matplotlib
 EVALUATIONS = [DevResult(150, 4.5, 0.25), DevResult(300, 3.25, 0.5, 12.5)]

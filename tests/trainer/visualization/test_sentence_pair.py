@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from t2t_relpos.models import TransformerConfig
 from t2t_relpos.models.generation import GenerationMixin, SearchFunctions
+from trainer.attention_page import make_sentence_pair, translate_ids
 from trainer.model_dir import ModelDirectory
-from trainer.visualization.sentence_pair import make_sentence_pair, translate_ids
 
 MODEL = SimpleNamespace(config=TransformerConfig(vocab_size=211))
 

@@ -1,0 +1,67 @@
+import gzip
+import io
+import os
+import sys
+
+import pytest
+
+from trainer import streams
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [(b"", 0), (b"\n", 1), (b"a", 1), (b"a\nb", 2), (b"a\n\nb\n", 3)]
+)
+def test_count_lines_starts_at_the_current_position(text, count):
+    file = io.BytesIO(b"before\n" + text)
+    file.readline()
+    assert streams.count_lines(file) == count
+    assert file.tell() == 7
+
+
+def test_count_lines_of_a_pipe_returns_none():
+    read, write = os.pipe()
+    os.close(write)
+    with open(read, "rb") as file:
+        assert streams.count_lines(file) is None
+
+
+def test_check_files_rejects_equal_files_and_ignores_devices(tmp_path):
+    streams.check_files({"output": "/dev/null", "tokens": "/dev/null"})
+    same = {"output": f"{tmp_path}/file", "tokens": f"{tmp_path}/./file"}
+    message = "Expected --tokens and --output to be different files. Received: .*/file for both."
+    with pytest.raises(ValueError, match=message):
+        streams.check_files(same)
+    message = "Expected --output without .gz, because outputs are plain text. Received: out.gz."
+    with pytest.raises(ValueError, match=message):
+        streams.check_files({"input": "in.gz", "output": "out.gz"})
+    (tmp_path / "in").write_text("a\n")
+    (tmp_path / "link").symlink_to(tmp_path / "in")
+    with open(tmp_path / "in", "ab") as appended:
+        # As with `--output=/dev/stdout >> in`, which would never end.
+        (tmp_path / "stdout").symlink_to(f"/proc/self/fd/{appended.fileno()}")
+        for name in ("link", "stdout"):
+            with pytest.raises(ValueError, match="Expected --output and --input to be different"):
+                streams.check_files({"input": f"{tmp_path}/in", "output": f"{tmp_path}/{name}"})
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        (gzip.compress(b"a", mtime=0), "Received: a gzip file. Convert it: gunzip < "),
+        ("a\n".encode("utf-16"), "Expected UTF-8 in the standard input. Received: UTF-16."),
+    ],
+)
+def test_lines_of_other_formats_raise(start, message):
+    with pytest.raises(ValueError, match=message):
+        list(streams.lines(io.BytesIO(start), "-"))
+
+
+def test_closed_standard_streams_raise(monkeypatch):
+    for name in ("stdin", "stdout"):
+        monkeypatch.setattr(sys, name, None)
+    with pytest.raises(ValueError, match="standard input. Received: a closed one. Give --input="):
+        with streams.reading("-"):
+            pass
+    with pytest.raises(ValueError, match="standard output .* a closed one. Give --output=FILE"):
+        with streams.writing(["-"]):
+            pass

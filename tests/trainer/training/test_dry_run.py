@@ -1,0 +1,114 @@
+import json
+
+import keras
+import numpy as np
+import pytest
+from small_transformers import small_config
+
+from t2t_relpos.models import Transformer
+from trainer import train
+from trainer.data.encoding import EncodedPairs, IdSequences
+from trainer.training.dry_run import (
+    Bucket,
+    count_buckets,
+    forecast,
+    format_table,
+    memory_of_weights,
+)
+
+
+def sequences(lengths):
+    return IdSequences(np.full(sum(lengths), 5, "<i4"), np.concatenate([[0], lengths]).cumsum())
+
+
+@pytest.fixture
+def pairs():
+    return EncodedPairs(sequences([5, 7, 8, 12, 3, 300]), sequences([6, 4, 2, 13, 8, 4]))
+
+
+def test_count_buckets_counts_batches_tokens_and_padded_positions(small_run, tmp_path, pairs):
+    """Of four pairs with at most 8 tokens, three fill a batch and one moves to the next bucket."""
+    found = count_buckets(pairs, small_run.config(tmp_path, batch_tokens=26).resolve())
+    assert [bucket[:3] for bucket in found] == [(8, 3, 1), (13, 2, 1)]
+    assert sum(bucket.tokens for bucket in found) == 5 + 7 + 8 + 12 + 3 + 6 + 4 + 2 + 13 + 8
+    assert found[1].positions == 2 * (12 + 13)
+
+
+def test_count_buckets_with_xla_pads_to_boundaries(small_run, tmp_path, pairs):
+    found = count_buckets(
+        pairs, small_run.config(tmp_path, batch_tokens=26, jit_compile=True).resolve()
+    )
+    assert [bucket.positions for bucket in found] == [3 * 16, 2 * 26]
+    config = small_run.config(tmp_path, batch_tokens=26, jit_compile=True).resolve()
+    on_two = count_buckets(pairs, config, devices=2)
+    assert [bucket.positions for bucket in on_two] == [4 * 16, 2 * 26]
+
+
+def test_format_table_aligns_columns_and_sums_an_epoch():
+    assert format_table(
+        [Bucket(8, 3, 1, positions=40, tokens=30), Bucket(13, 2, 10, positions=60, tokens=60)]
+    ).splitlines() == [
+        "  length    rows   batches   padding",
+        "       8       3         1     25.0%",
+        "      13       2        10      0.0%",
+        "An epoch: 11 batches, 90 tokens, padding 10.0%.",
+    ]
+
+
+@pytest.mark.parametrize(("device_tokens", "copies"), [(None, 1), (30, 2)])
+def test_memory_of_weights_counts_gradients_and_slots(small_run, tmp_path, device_tokens, copies):
+    """With micro-batches, gradients are computed in one buffer and accumulated in another."""
+    model = Transformer(small_config())
+    model({side: np.ones((1, 1), "int32") for side in ("inputs", "targets")})
+    adam = keras.optimizers.Adam(0.1)
+    adam.build(model.trainable_variables)
+    count = lambda variables: sum(4 * int(np.prod(v.shape)) for v in variables if len(v.shape))
+    weights, slots = count(model.trainable_variables), count(adam.variables)
+    config = small_run.config(tmp_path, device_tokens=device_tokens)
+    assert memory_of_weights(model, config) == (1 + copies) * weights + slots
+
+
+def test_forecast_leaves_no_files(small_run, tmp_path):
+    text = forecast(small_run.config(tmp_path / "model", **small_run.dev))
+    for part in (
+        f"  model_dir = {tmp_path / 'model'}\n",
+        "  vocab_size = 40\n",
+        "Parameters: 3,778\n",
+        "Devices: 1 CPU\n",
+        "An epoch: ",
+        "Memory per device: 0.00 GiB for weights, gradients and Adam, without activations.",
+    ):
+        assert part in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_forecast_counts_the_devices_of_all_workers(small_run, tmp_path, monkeypatch):
+    config = small_run.config(tmp_path / "model", strategy="multiworker")
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    with pytest.raises(ValueError, match="Expected the workers .* TF_CONFIG. Received: none."):
+        forecast(config)
+    cluster = {"worker": ["host0:1", "host1:1", "host2:1"]}
+    task = {"type": "worker", "index": 1}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    assert "Devices: 3 CPU\n" in forecast(config)
+
+
+def test_forecast_counts_the_programs_of_all_devices(small_run, tmp_path):
+    settings = {"strategy": "mirrored", "logical_devices": 2, "jit_compile": True}
+    text = forecast(small_run.config(tmp_path / "model", **settings))
+    assert "XLA: compiles at most 12 programs, one for each of 6 buckets on each of 2" in text
+    assert "  jit_compile = True\n" in text and "Devices: 2 CPU\n" in text
+
+
+@pytest.mark.slow
+def test_dry_run_does_not_change_an_existing_run(small_run, tmp_path, capsys):
+    small_run(tmp_path / "model", train_steps=1)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "model").rglob("*")}
+    train.dry_run(small_run.config(tmp_path / "model", vocab_size=None))
+    assert "  vocab_size = 40\n" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "model").rglob("*")} == before
+    with pytest.raises(
+        SystemExit,
+        match=f"trainer.train: Expected .*configuration of this run. Received: {tmp_path}/model, ",
+    ):
+        train.dry_run(small_run.config(tmp_path / "model", dropout=0.25))

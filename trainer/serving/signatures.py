@@ -1,0 +1,381 @@
+"""The signatures of an exported model, which translate strings in one TensorFlow graph.
+
+Arguments are checked inside the graph, so every client gets the message. The module tracks
+tf.Variables and resources but no Keras objects, so that loading the SavedModel requires only
+tensorflow and tensorflow_text.
+"""
+
+import functools
+
+import keras
+import tensorflow as tf
+
+from t2t_relpos.decoding import score_tokens
+from t2t_relpos.models.folded import FoldedTransformer, fold_weights
+from trainer.data.tokenizer import EOS_ID, PAD_ID
+from trainer.model_dir import ModelDirectory
+from trainer.serving.search import compiled_search, n_best
+from trainer.serving.translation_settings import TranslationSettings, longest_input
+from trainer.serving.translator import ABSENT
+
+_WIDEST_SMALL_BEAM = 256
+_TEXT = tf.TensorSpec([None], tf.string, name="text")
+
+
+class TranslationModule(tf.Module):
+    """A module that translates batches of strings with a Transformer and beam search.
+
+    The translation of a sentence does not depend on the other sentences of its batch, and every
+    string is accepted: invalid UTF-8 is replaced by U+FFFD, and sentences longer than
+    `max_input_length` are truncated. The translation of a blank sentence is empty, with score 0.
+
+    The argument `text` is always a string tensor of shape `[B]`. Other ranks are an error, because
+    the tokenizer would flatten them.
+
+    Args:
+        transformer: a `FastTransformer`, or an object with its methods.
+        tokenizer: a `trainer.data.tokenizer.Tokenizer`.
+        settings: default options and limits. Default: `TranslationSettings()`.
+
+    Raises:
+        ValueError: if the tokenizer and the Transformer have different vocabulary sizes, or
+            `max_input_length` is above the Transformer's number of learned positions.
+    """
+
+    def __init__(self, transformer, tokenizer, settings: TranslationSettings | None = None):
+        super().__init__(name="translation")
+        self.settings = settings or TranslationSettings()
+        _check_fit(transformer.config, tokenizer, self.settings)
+        self.tokenizer = tokenizer
+        self.transformer = transformer
+
+    @classmethod
+    def from_model_dir(
+        cls, path, settings: TranslationSettings | None = None, precision: str = "float32"
+    ) -> "TranslationModule":
+        """Returns the module of a model directory.
+
+        Args:
+            path: the model directory.
+            settings: as for the class. Default: `max_input_length` is the `--max_length` of the
+                training run, at least 256.
+            precision: as for `FastTransformer`.
+
+        Raises:
+            ValueError: if `path` is not a model directory, or contains no trained model.
+        """
+        directory = ModelDirectory.open(path)
+        if settings is None:
+            settings = TranslationSettings(max_input_length=longest_input(directory))
+        transformer = FastTransformer(directory.load_model(), precision)
+        return cls(transformer, directory.load_tokenizer(), settings)
+
+    @tf.function(input_signature=[_TEXT], autograph=False)
+    def serve(self, text):
+        """Translates texts with the settings of the module.
+
+        Args:
+            text: string `[B]`.
+
+        Returns:
+            A dict: `translations`, string `[B]`; `scores`, float32 `[B]`, log-probability divided
+            by the length penalty; `truncated`, bool `[B]`, whether the sentence was truncated.
+
+        Raises:
+            tf.errors.InvalidArgumentError: when the graph runs, if `text` has another rank.
+        """
+        search = self._compiled_search if self.settings.jit_compile else self._default_search
+        results = self._translate_with(search, text, 1)
+        return results | {name: results[name][:, 0] for name in ("translations", "scores")}
+
+    @tf.function(
+        input_signature=[
+            _TEXT,
+            tf.TensorSpec([], tf.int32, name="beam_size"),
+            tf.TensorSpec([], tf.float32, name="alpha"),
+            tf.TensorSpec([], tf.int32, name="max_length"),
+            tf.TensorSpec([], tf.int32, name="num_results"),
+        ],
+        autograph=False,
+    )
+    def translate(self, text, beam_size, alpha, max_length, num_results):
+        """Translates texts with the settings of the request.
+
+        Args:
+            text: string `[B]`.
+            beam_size: int32, hypotheses kept per sentence, from 1 to the settings' `max_beam_size`.
+            alpha: float32, exponent of the length penalty, finite and at least 0.
+            max_length: int32, maximum number of ids of a translation, with EOS, from 1 to the
+                settings' `longest_translation`. A translation also has at most `extra_length` ids
+                more than its source.
+            num_results: int32 n, translations per sentence, from 1 to `beam_size`.
+
+        Returns:
+            A dict as in `serve`, with `translations` and `scores` of shape `[B, n]`, best first.
+            If fewer than n translations end within the limit, truncated ones follow. Missing ones,
+            such as those of a blank sentence, are empty and have the score -1e7.
+
+        Raises:
+            tf.errors.InvalidArgumentError: when the graph runs, for arguments out of range.
+        """
+        arguments = {"beam_size": beam_size, "alpha": alpha, "max_length": max_length}
+        arguments["num_results"] = num_results
+        limits = self.settings.max_beam_size, self.settings.longest_translation
+        arguments = checked_search(arguments, *limits)
+        search = functools.partial(self._search, **arguments)
+        return self._translate_with(search, text, arguments["num_results"])
+
+    @tf.function(
+        input_signature=[_TEXT, tf.TensorSpec([None], tf.string, name="translation")],
+        autograph=False,
+    )
+    def score(self, text, translation):
+        """Returns the log-probabilities and alignments of given translations.
+
+        The scores of `translate` are these `scores` divided by `((5 + lengths) / 6) ** alpha`, with
+        two exceptions: blank sentences, and translations whose tokens in the search differ from
+        those of the tokenizer.
+
+        Args:
+            text: string `[B]`.
+            translation: string `[B]`.
+
+        Returns:
+            A dict. All lengths and tokens include EOS. `token_scores`, float32 `[B, T]`:
+            log-probabilities, padded with 0. `scores`, float32 `[B]`: their sums. `tokens`, string
+            `[B, T]`, and `source_tokens`, string `[B, S]`: padded with "". `lengths` and
+            `source_lengths`, int32 `[B]`. `alignments`, float32 `[B, T, S]`: cross-attention
+            weights of the last decoder layer, averaged over heads, padded with 0. `truncated`, bool
+            `[B]`: whether the source or the translation was truncated. Translations are truncated
+            to `longest_translation` ids.
+
+        Raises:
+            tf.errors.InvalidArgumentError: when the graph runs, if the numbers of texts and
+                translations differ.
+        """
+        text, translation = checked_pairs(text, translation)
+        # The maximum length of an empty batch is undefined. Add a blank pair, and remove it below.
+        count = tf.size(text)
+        blank = tf.fill([tf.cast(count == 0, tf.int32)], "")
+        text, translation = tf.concat([text, blank], 0), tf.concat([translation, blank], 0)
+        source, source_truncated = self._truncated_ids(text)
+        targets = self._ids(translation)
+        is_long = targets.row_lengths() > self.settings.longest_translation
+        targets = targets[:, : self.settings.longest_translation]
+        source_ids, target_ids = source.to_tensor(PAD_ID), targets.to_tensor(PAD_ID)
+        logits, alignments = self.transformer.score(source_ids, target_ids)
+        is_pair = (target_ids != PAD_ID)[:, :, None] & (source_ids != PAD_ID)[:, None, :]
+        results = score_tokens(logits, target_ids)._asdict() | {
+            "tokens": self.tokenizer.pieces(target_ids),
+            "source_tokens": self.tokenizer.pieces(source_ids),
+            "source_lengths": _lengths(source),
+            "alignments": tf.where(is_pair, alignments, 0.0),
+            "truncated": source_truncated | is_long,
+        }
+        return {name: value[:count] for name, value in results.items()}
+
+    @tf.function(input_signature=[], autograph=False)
+    def defaults(self):
+        """Returns the arguments with which `translate` is equivalent to `serve`."""
+        settings = self.settings
+        return {
+            "beam_size": tf.constant(settings.beam_size),
+            "alpha": tf.constant(settings.alpha),
+            "max_length": tf.constant(settings.longest_translation),
+            "num_results": tf.constant(1),
+        }
+
+    @tf.function(input_signature=[_TEXT], autograph=False)
+    def ids(self, text):
+        """Returns `ids`, int32 `[B, T]`, with EOS and padded with 0, and `lengths`, int32 `[B]`."""
+        ids = self._ids(text)
+        return {"ids": ids.to_tensor(PAD_ID), "lengths": _lengths(ids)}
+
+    @tf.function(input_signature=[_TEXT], autograph=False)
+    def tokenize(self, text):
+        """Returns `tokens`, string `[B, T]`, with EOS and padded with "", and `lengths` `[B]`."""
+        ids = self._ids(text)
+        return {"tokens": self.tokenizer.pieces(ids.to_tensor(PAD_ID)), "lengths": _lengths(ids)}
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, None], tf.int32, name="ids")], autograph=False
+    )
+    def detokenize(self, ids):
+        """Returns `text`, string `[B]`, of int32 `[B, T]` up to the first EOS of each sentence.
+
+        Ids outside the vocabulary are ignored.
+        """
+        return {"text": self.tokenizer.detokenize(ids)}
+
+    @property
+    def signatures(self) -> dict:
+        """The signatures of the SavedModel by name."""
+        names = ("translate", "score", "tokenize", "ids", "detokenize")
+        return {"serving_default": self.serve} | {name: getattr(self, name) for name in names}
+
+    def _translate_with(self, search, text, num_results):
+        """Returns the dict of `translate`. `search` is a function of ragged ids."""
+        ids, truncated = self._truncated_ids(text)
+        nonblank = tf.where(ids.row_lengths() > 1)  # [n, 1]. Blank sentences have only EOS.
+        translations, scores = tf.cond(
+            tf.size(nonblank) > 0,
+            lambda: search(tf.gather(ids, nonblank[:, 0])),
+            lambda: (tf.zeros([0, num_results], tf.string), tf.zeros([0, num_results])),
+        )
+        # A blank sentence has a single translation, which is empty.
+        blank_scores = tf.where(tf.range(num_results) == 0, 0.0, ABSENT)
+        blank_scores = tf.tile(blank_scores[None], [tf.size(text), 1])
+        return {
+            "translations": tf.scatter_nd(nonblank, translations, tf.shape(blank_scores, tf.int64)),
+            "scores": tf.tensor_scatter_nd_update(blank_scores, nonblank, scores),
+            "truncated": truncated,
+        }
+
+    def _ids(self, text):
+        """Returns the ids of texts `[B]` with EOS, ragged. Strips texts, as tensor2tensor does."""
+        # TensorFlow does not compare the shape of a signature's argument with its input spec.
+        return self.tokenizer.tokenize(tf.strings.strip(tf.ensure_shape(text, [None])))
+
+    def _truncated_ids(self, text):
+        """Returns ragged ids truncated to `max_input_length`, and whether each was truncated."""
+        ids = self._ids(text)
+        limit = self.settings.max_input_length
+        subword_ids = ids[:, :-1]
+        eos = tf.fill([ids.nrows(), 1], EOS_ID)
+        return tf.concat([subword_ids[:, : limit - 1], eos], axis=1), ids.row_lengths() > limit
+
+    def _search(self, ids, beam_size, alpha, max_length, num_results):
+        """Returns translations, string `[B, n]`, and scores `[B, n]`, of ragged ids, B >= 1."""
+        found = n_best(
+            self.transformer,
+            ids.to_tensor(),
+            tf.minimum(_lengths(ids) + self.settings.extra_length, max_length),
+            beam_size=beam_size,
+            alpha=alpha,
+            num_results=num_results,
+            early_stopping=self.settings.early_stopping,
+        )
+        return self._texts(found)
+
+    def _default_search(self, ids):
+        settings = self.settings
+        arguments = settings.beam_size, settings.alpha, settings.longest_translation, 1
+        return self._search(ids, *arguments)
+
+    def _compiled_search(self, ids):
+        limit = _lengths(ids) + self.settings.extra_length
+        fallback = functools.partial(self._default_search, ids)
+        model = self.transformer, self.settings
+        return compiled_search(*model, ids.to_tensor(), limit, self._texts, fallback)
+
+    def _texts(self, found):
+        flat = tf.reshape(found.ids, [-1, tf.shape(found.ids)[2]])
+        return tf.reshape(self.tokenizer.detokenize(flat), tf.shape(found.scores)), found.scores
+
+
+def _lengths(ids):
+    return tf.cast(ids.row_lengths(), tf.int32)
+
+
+def _check_fit(config, tokenizer, settings):
+    # Each step selects 2 * beam_size ids. Only for small vocabularies there may be fewer.
+    widest = max(config.vocab_size // 2, _WIDEST_SMALL_BEAM)
+    if settings.max_beam_size > widest:
+        raise ValueError(
+            f"Expected a beam size of at most {widest} for a vocabulary of {config.vocab_size} "
+            f"tokens. Received: {settings.max_beam_size}. Lower --beam_size or --max_beam_size."
+        )
+    if config.vocab_size != tokenizer.vocab_size:
+        raise ValueError(
+            f"Expected a tokenizer with the model's {config.vocab_size} ids. Received: a tokenizer "
+            f"with {tokenizer.vocab_size} ids. Use the vocabulary that the model was trained with."
+        )
+    if config.position == "learned" and settings.max_input_length > config.max_length:
+        raise ValueError(
+            f"Expected max_input_length of at most {config.max_length}, the model's number of "
+            f"learned positions. Received: {settings.max_input_length}. Use "
+            f"--max_input_length={config.max_length} or less."
+        )
+
+
+class FastTransformer(tf.Module):
+    """A copy of a Transformer as a `FoldedTransformer`, without Keras objects.
+
+    Args:
+        transformer: a `t2t_relpos.models.Transformer`.
+        precision: `kernel_dtype` of `fold_weights`, "float32" or "bfloat16".
+    """
+
+    def __init__(self, transformer, precision="float32"):
+        super().__init__(name="fast_transformer")
+        self.config = transformer.config
+        self.weights = keras.tree.map_structure(
+            lambda weight: tf.Variable(weight, trainable=False),
+            fold_weights(transformer, "float64", precision),
+        )
+        folded = FoldedTransformer(self.config, self.weights)
+        self.start_search, self.score = folded.start_search, folded.score
+
+
+def checked_search(arguments: dict, max_beam_size: int, longest: int) -> dict:
+    """Returns the arguments of a search, with control dependencies on checks of their range.
+
+    Args:
+        arguments: scalar tensors `beam_size`, `alpha`, `max_length` and `num_results`.
+        max_beam_size: maximum `beam_size`.
+        longest: maximum `max_length`.
+
+    Raises:
+        tf.errors.InvalidArgumentError: when the graph runs, for the first value out of range.
+    """
+    alpha, beam_size = arguments["alpha"], arguments["beam_size"]
+    checks = [
+        _check_range(arguments, "beam_size", max_beam_size, "maximum of this export"),
+        _check_range(arguments, "num_results", beam_size, "beam_size"),
+        _check_range(arguments, "max_length", longest, "maximum of this export"),
+        (
+            (alpha >= 0.0) & (alpha < float("inf")),
+            ["Expected alpha to be a finite number of at least 0. Received: ", alpha],
+        ),
+    ]
+    with tf.control_dependencies(_assert_in_order(checks)):
+        return {name: tf.identity(value) for name, value in arguments.items()}
+
+
+def checked_pairs(text: tf.Tensor, translation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns texts and translations `[B]`, with a control dependency on a check of their shapes.
+
+    Raises:
+        tf.errors.InvalidArgumentError: when the graph runs, if a rank is not 1 or the sizes differ.
+    """
+    text, translation = (tf.ensure_shape(strings, [None]) for strings in (text, translation))
+    texts, translations = tf.size(text), tf.size(translation)
+    message = ["Expected a translation for each text. Received: ", texts, " texts and "]
+    check = texts == translations, [*message, translations, " translations"]
+    with tf.control_dependencies(_assert_in_order([check])):
+        return tf.identity(text), tf.identity(translation)
+
+
+def _check_range(arguments, name, most, limit):
+    """Returns (condition, parts of the message) for an argument from 1 to `most`."""
+    value = arguments[name]
+    message = [f"Expected {name} from 1 to ", most, f", the {limit}. Received: ", value]
+    return (value >= 1) & (value <= most), message
+
+
+def _assert_in_order(checks):
+    """Returns assertions of (condition, message parts) pairs. Only the first failure is reported.
+
+    The message of an assertion is a single string, so that clients can read it.
+    """
+    done = []
+    for holds, message in checks:
+        parts = [part if isinstance(part, str) else _as_string(part) for part in message]
+        with tf.control_dependencies(done):
+            done = [tf.debugging.Assert(holds, [tf.strings.join([*parts, "."])])]
+    return done
+
+
+def _as_string(number):
+    number = tf.convert_to_tensor(number)
+    return tf.strings.as_string(number, shortest=number.dtype.is_floating)

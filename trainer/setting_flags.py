@@ -1,0 +1,88 @@
+"""Settings as fields of dataclasses: their flags, and the checks of their types and ranges."""
+
+import dataclasses
+import types
+import typing
+
+from absl import flags
+
+from trainer.entry_point import define_flag
+
+# The flags belong to the program that defines them, so that its --help lists them.
+flags.disclaim_key_flags()
+_LIMITS = ("at_least", "above", "below", "choices")
+
+
+def setting(help, default=None, at_least=None, above=None, below=None, choices=None, *, fixed=True):
+    """Returns a field of a dataclass of settings.
+
+    Args:
+        help: help text of the field's flag.
+        default: default value.
+        at_least: inclusive lower bound; None for no bound.
+        above: exclusive lower bound; None for no bound.
+        below: exclusive upper bound; None for no bound.
+        choices: the allowed values; None for all.
+        fixed: whether the value must not change when a run is resumed.
+    """
+    limits = dict(zip(_LIMITS, (at_least, above, below, choices), strict=True))
+    return dataclasses.field(default=default, metadata={"help": help, "fixed": fixed} | limits)
+
+
+def define_flags(config: type, values: flags.FlagValues = flags.FLAGS, names=None):
+    """Defines a flag for every field of a dataclass of settings, or only for those in `names`."""
+    for field in dataclasses.fields(config):
+        if names is None or field.name in names:
+            help_text, choices = field.metadata["help"], field.metadata["choices"]
+            flag_type = _required_type(field)
+            define_flag(values, field.name, flag_type, help_text, field.default, choices=choices)
+
+
+def read_flags(config: type, values: flags.FlagValues = flags.FLAGS) -> dict:
+    """Returns the values of the flags of all fields by name."""
+    return {field.name: values[field.name].value for field in dataclasses.fields(config)}
+
+
+def check(settings):
+    """Checks the type and the range of every field.
+
+    Raises:
+        ValueError: if a value has the wrong type or is out of range.
+    """
+    for field in dataclasses.fields(settings):
+        _check_type(field, getattr(settings, field.name))
+        _check_range(field, getattr(settings, field.name))
+
+
+def _required_type(field):
+    """Returns the type of a field without `| None`."""
+    if isinstance(field.type, types.UnionType):
+        return next(option for option in typing.get_args(field.type) if option is not type(None))
+    return field.type
+
+
+def _check_type(field, value):
+    expected = _required_type(field)
+    allowed = (int, float) if expected is float else expected
+    if value is None and isinstance(field.type, types.UnionType):
+        return
+    if not isinstance(value, allowed) or (isinstance(value, bool) and expected is not bool):
+        raise ValueError(
+            f"Expected {field.name} to be of type {expected.__name__}. Received: {value!r}."
+        )
+
+
+def _check_range(field, value):
+    least, above, below, choices = map(field.metadata.get, _LIMITS)
+    if value is None:
+        return
+    if choices and value not in choices:
+        raise ValueError(
+            f"Expected {field.name} to be one of {', '.join(choices)}. Received: {value!r}."
+        )
+    if least is not None and not value >= least:
+        raise ValueError(f"Expected {field.name} to be at least {least}. Received: {value}.")
+    if above is not None and not value > above:
+        raise ValueError(f"Expected {field.name} to be above {above}. Received: {value}.")
+    if below is not None and not value < below:
+        raise ValueError(f"Expected {field.name} to be below {below}. Received: {value}.")

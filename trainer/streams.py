@@ -1,0 +1,290 @@
+"""The streams of a program: files and pipes of text, and the standard streams.
+
+Messages for users are a log. If they can't be printed, for example because the reader of a pipe has
+gone or the disk is full, the program continues.
+"""
+
+import contextlib
+import itertools
+import os
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO, TextIO
+
+from trainer import atomic_files
+from trainer.atomic_files import OutputFile
+from trainer.data.text_files import check_format, open_text, read_lines
+
+_NAMES = {"stdout": "the standard output", "stderr": "the standard error"}
+STANDARD = "-"
+PROMPT = "> "
+
+
+def prepare():
+    """Makes the standard streams safe to print to. Programs call this function first.
+
+    Closed streams are opened as /dev/null. Otherwise the next file that the program opens would
+    have the number of a standard stream, and messages of libraries would be written to it.
+    Characters that the encoding of a stream doesn't have are printed as escape sequences.
+    """
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # returns the smallest number that is not in use
+    if sys.stderr is None:
+        # print(file=None) prints to the standard output.
+        sys.stderr = open(os.devnull, "w")
+    for stream in (sys.stdout, sys.stderr):
+        if getattr(stream, "errors", None) == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
+def standard_input() -> BinaryIO:
+    """Returns the standard input, for bytes.
+
+    Raises:
+        ValueError: if it is closed.
+    """
+    if sys.stdin is None:
+        raise ValueError(
+            "Expected text on the standard input. Received: a closed one. Give --input=FILE, or "
+            "redirect a file to it."
+        )
+    return sys.stdin.buffer
+
+
+def standard_output() -> BinaryIO:
+    """Returns the standard output, for bytes.
+
+    Raises:
+        ValueError: if it is closed.
+    """
+    if sys.stdout is None:
+        raise ValueError(
+            "Expected a standard output for the results. Received: a closed one. Give "
+            "--output=FILE, or redirect it to a file."
+        )
+    return sys.stdout.buffer
+
+
+def write_line(line: str):
+    """Writes a line to the standard output, above the progress bar if there is one."""
+    from tqdm import tqdm
+
+    tqdm.write(line)
+    sys.stdout.flush()
+
+
+class Log:
+    """A text stream of messages. What can't be written to `stream` is lost, with one warning.
+
+    Characters that the encoding of the stream doesn't have are written as escape sequences.
+
+    Args:
+        stream: the stream.
+        name: name of the stream in the warning.
+    """
+
+    def __init__(self, stream: TextIO, name: str):
+        self._stream = stream
+        self._name = name
+        self._has_failed = False
+
+    def __getattr__(self, name):
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Writes text, or loses it."""
+        encoding = getattr(self._stream, "encoding", None) or "utf-8"
+        printable = text.encode(encoding, "backslashreplace").decode(encoding)
+        self._try(self._stream.write, printable)
+        return len(text)
+
+    def flush(self):
+        """Flushes the stream, or does nothing if that fails."""
+        self._try(self._stream.flush)
+
+    def _try(self, operation, *arguments):
+        try:
+            operation(*arguments)
+        except (OSError, ValueError) as error:  # ValueError: the stream is closed.
+            if not self._has_failed:
+                self._has_failed = True
+                reason = getattr(error, "strerror", None) or error
+                print(
+                    f"warning: can't write to {self._name}: {reason}. The program continues.",
+                    file=sys.stderr,
+                )
+
+
+@contextlib.contextmanager
+def as_logs(*names: str) -> Iterator[None]:
+    """Replaces `sys.stdout`, `sys.stderr` or both by a `Log` while the block runs.
+
+    Args:
+        *names: "stdout", "stderr" or both.
+    """
+    streams = {name: getattr(sys, name) for name in names}
+    with open(os.devnull, "w") as null:
+        for name, stream in streams.items():
+            setattr(sys, name, Log(null if stream is None else stream, _NAMES[name]))
+        try:
+            yield
+        finally:
+            for name, stream in streams.items():
+                setattr(sys, name, stream)
+                flush_or_discard(stream)
+
+
+@contextlib.contextmanager
+def named_output() -> Iterator[None]:
+    """Makes OSErrors of `sys.stdout` name it while the block runs."""
+    stream = sys.stdout
+    if stream is not None:
+        sys.stdout = OutputFile(stream, _NAMES["stdout"])
+    try:
+        yield
+    finally:
+        sys.stdout = stream
+
+
+def flush_or_discard(stream: TextIO | None) -> bool:
+    """Flushes a stream. If that fails, redirects it to /dev/null and returns False.
+
+    The interpreter flushes the standard streams on exit. It would report the same error again.
+    """
+    try:
+        if stream is not None:
+            stream.flush()
+        return True
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):  # The stream may have no descriptor.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return False
+
+
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[BinaryIO]:
+    """Opens a file for reading, or the standard input for `-`. Decompresses gzip files.
+
+    Raises:
+        ValueError: if the file can't be read, or is not text.
+    """
+    if path == STANDARD:
+        yield standard_input()
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(open_text(path))
+        except OSError as error:
+            raise ValueError(
+                f"Expected a file that can be read. Received: {path} ({error.strerror})."
+            ) from error
+        yield file
+
+
+@contextlib.contextmanager
+def writing(paths: Sequence[str]) -> Iterator[list[OutputFile]]:
+    """Opens files for writing, or the standard output for `-`.
+
+    Regular files replace `paths` when the block ends without an error.
+    """
+    with contextlib.ExitStack() as stack:
+        files = [
+            OutputFile(standard_output(), "the standard output")
+            if path == STANDARD
+            else stack.enter_context(atomic_files.output_file(path))
+            for path in paths
+        ]
+        yield files
+        for file in files:
+            file.flush()
+
+
+def lines(source: BinaryIO, path: str) -> Iterator[bytes]:
+    """Yields the lines of a binary stream without line ends, as training reads them.
+
+    Raises:
+        ValueError: if the first line is not text.
+    """
+    source = iter(source)
+    for first in itertools.islice(source, 1):
+        check_format(first, "the standard input" if path == STANDARD else path)
+        source = itertools.chain([first], source)
+    yield from read_lines(source)
+
+
+def typed_lines() -> Iterator[bytes]:
+    """Prompts for lines on the terminal of the standard input until Ctrl-D.
+
+    Lines can be edited and recalled if Python has readline. If the standard output is not a
+    terminal, the prompt is written to the standard error, so that the output contains only
+    translations.
+
+    Yields:
+        Each line without the line end, in the encoding of the terminal.
+    """
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  (input() edits lines once it is imported)
+    sys.stdin.reconfigure(errors="surrogateescape")
+    prompted = sys.stdout if sys.stdout is not None and sys.stdout.isatty() else sys.stderr
+    while True:
+        try:
+            with contextlib.redirect_stdout(prompted):
+                line = input(PROMPT)
+        except EOFError:
+            print(file=prompted)
+            return
+        yield line.encode(sys.stdin.encoding, "surrogateescape")
+
+
+def check_files(flags: dict[str, str]):
+    """Checks that paths are different files, and outputs not *.gz. Ignores pipes and devices.
+
+    Args:
+        flags: paths by name of the flag.
+
+    Raises:
+        ValueError: if two paths refer to the same file, or an output is named *.gz.
+    """
+    seen = {}
+    for name, path in flags.items():
+        is_plain = path != STANDARD and not atomic_files.is_stream(path)
+        if is_plain and name in ("output", "alignments", "tokens") and path.endswith(".gz"):
+            raise ValueError(
+                f"Expected --{name} without .gz, because outputs are plain text. Received: {path}."
+            )
+        file = _identify(name, path)
+        if file in seen:
+            raise ValueError(
+                f"Expected --{name} and --{seen[file]} to be different files. Received: {path} "
+                "for both."
+            )
+        if file is not None:
+            seen[file] = name
+
+
+def _identify(name, path):
+    """Returns a value that is equal for two names of a regular file, or None for other files."""
+    try:
+        if path == STANDARD:
+            status = os.fstat((sys.stdin if name == "input" else sys.stdout).fileno())
+        else:
+            status = os.stat(path)
+    except (OSError, AttributeError):  # The standard streams may be closed or replaced.
+        return None if path == STANDARD else os.path.realpath(path)
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
+
+
+def count_lines(file: BinaryIO) -> int | None:
+    """Returns the number of lines after the current position, or None if `file` can't seek."""
+    if not file.seekable():
+        return None
+    start = file.tell()
+    count, last = 0, b"\n"
+    while block := file.read(1 << 20):
+        count, last = count + block.count(b"\n"), block[-1:]
+    file.seek(start)
+    return count + (last != b"\n")

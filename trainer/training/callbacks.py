@@ -1,0 +1,244 @@
+"""Callbacks that count steps, end training, and write checkpoints.
+
+Training ends after the last step, after a signal, or if the loss is not a number.
+"""
+
+import contextlib
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import keras
+from absl import logging
+
+from trainer.model_dir import ModelDirectory
+from trainer.streams import write_line
+from trainer.training.checkpoints import Checkpoints
+from trainer.training.optimizer import LossScale
+
+# A loss above this multiple of the loss of uniform probabilities is reported as divergence.
+_DIVERGENCE_FACTOR = 5
+# Consecutive updates that the smallest loss scale may skip. One bad batch must not end a run.
+_MOST_SKIPPED = 10
+
+
+class StopSignals:
+    """Context manager in which SIGINT, SIGTERM and SIGHUP end a run after the current step.
+
+    A second signal has its default effect. With nohup, SIGHUP is still ignored.
+
+    Attributes:
+        received: the received signal, or None.
+    """
+
+    def __init__(self):
+        self.received = None
+        self._previous = {}
+
+    def __enter__(self):
+        # Python allows signal handlers in the main thread only.
+        if threading.current_thread() is threading.main_thread():
+            numbers = [signal.SIGINT, signal.SIGTERM]
+            if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+                numbers.append(signal.SIGHUP)
+            for number in numbers:
+                self._previous[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *error):
+        self._restore()
+
+    def _receive(self, number, frame):
+        self.received = signal.Signals(number)
+        self._restore()
+
+    def _restore(self):
+        while self._previous:
+            signal.signal(*self._previous.popitem())
+
+
+class Steps(keras.callbacks.Callback):
+    """Callback that counts batches, and ends training after the last one or after a signal.
+
+    It must be the first callback, because the others read the step from it.
+
+    Args:
+        first: number of batches that the model was trained on before this run.
+        last: number of batches after which training ends.
+        signals: the signals that end training and evaluation early.
+
+    Attributes:
+        step: number of batches that the model was trained on.
+        before: value of `step` before the last execution, which may have several steps.
+    """
+
+    def __init__(self, first: int, last: int, signals: StopSignals | None = None):
+        super().__init__()
+        self.step = self.before = first
+        self.last = last
+        self.signals = signals or StopSignals()
+        self._seconds_paused = 0.0
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal was received."""
+        return self.signals.received is not None
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch_start = self.step
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.before, self.step = self.step, self._epoch_start + batch + 1
+        if self.step >= self.last or self.interrupted:
+            self.model.stop_training = True
+
+    def on_test_batch_end(self, batch, logs=None):
+        if self.interrupted:
+            self.model.stop_evaluating = True
+
+    def passed(self, every: int) -> bool:
+        """Returns whether the last execution reached or passed a multiple of `every`."""
+        return self.step // every > self.before // every
+
+    def clock(self) -> float:
+        """Returns the time in seconds, excluding `paused` blocks."""
+        return time.perf_counter() - self._seconds_paused
+
+    @contextlib.contextmanager
+    def paused(self):
+        """Stops `clock` while the block runs."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds_paused += time.perf_counter() - start
+
+
+class NotFiniteError(ValueError):
+    """A loss or a gradient norm is infinite or not a number."""
+
+
+class StopAtNan(keras.callbacks.Callback):
+    """Callback that ends the run if the loss or gradient norm is not finite.
+
+    In float16, updates with gradients that are not finite are skipped. The run ends if several of
+    them follow each other at the smallest loss scale. One warning is logged if the loss becomes
+    very large.
+
+    Args:
+        steps: the step counter.
+        vocab_size: size of the model's vocabulary.
+        schedule: the learning rate as a function of the update, from 0.
+
+    Raises:
+        NotFiniteError: if the loss or the gradient norm is not finite.
+    """
+
+    def __init__(self, steps: Steps, vocab_size: int, schedule: Callable):
+        super().__init__()
+        self._steps = steps
+        self._uniform_loss = math.log(vocab_size)
+        self._schedule = schedule
+        self._skipped = 0
+        self._has_warned = False
+
+    def on_train_batch_end(self, batch, logs=None):
+        for name in ("loss",) if "loss_scale" in logs else ("loss", "gradient_norm"):
+            if not math.isfinite(logs.get(name, 0.0)):
+                raise NotFiniteError(self._message(name.replace("_", " "), logs[name]))
+        self._count_skipped(logs)
+        if logs["loss"] > _DIVERGENCE_FACTOR * self._uniform_loss and not self._has_warned:
+            self._has_warned = True
+            logging.warning(
+                "Training diverges: the loss is %.3g at step %d, but uniform probabilities have a "
+                "loss of %.3g. Lower --learning_rate or raise --warmup_steps.",
+                logs["loss"],
+                self._steps.step,
+                self._uniform_loss,
+            )
+
+    def _count_skipped(self, logs):
+        """Counts consecutive updates that were skipped at the smallest loss scale."""
+        at_smallest = logs.get("loss_scale", math.inf) <= LossScale.smallest
+        is_skipped = at_smallest and not math.isfinite(logs["gradient_norm"])
+        self._skipped = self._skipped + 1 if is_skipped else 0
+        if self._skipped >= _MOST_SKIPPED:
+            name = f"gradient norm at the smallest loss scale, {LossScale.smallest:.3g}"
+            message = self._message(name, logs["gradient_norm"])
+            raise NotFiniteError(f"{message} Or train without --precision=float16.")
+
+    def _message(self, name, value):
+        first, last = self._steps.before + 1, self._steps.step
+        step = f"step {last}" if first == last else f"one of the steps {first} to {last}"
+        rate = float(self._schedule(last - 1))
+        return (
+            f"Expected a finite {name}. Received: {value} at {step}, with learning rate "
+            f"{rate:.3g}. No checkpoint was written since. Start from the last one in another "
+            "--model_dir: give this directory as --init_from, and lower --learning_rate, raise "
+            "--warmup_steps, or set --clip_norm."
+        )
+
+
+class WriteCheckpoints(keras.callbacks.Callback):
+    """Callback that writes model.keras and checkpoints at intervals and when training ends.
+
+    Args:
+        steps: the step counter.
+        directory: the model directory.
+        checkpoints: the checkpoints of the model directory.
+        every: number of steps between checkpoints, or None.
+        minutes: number of minutes between checkpoints, or None.
+    """
+
+    def __init__(
+        self,
+        steps: Steps,
+        directory: ModelDirectory,
+        checkpoints: Checkpoints,
+        every: int | None = None,
+        minutes: float | None = None,
+    ):
+        super().__init__()
+        self._steps = steps
+        self._directory = directory
+        self._checkpoints = checkpoints
+        self._every = every
+        self._minutes = minutes
+        self._written, self._time = steps.step, time.monotonic()
+
+    def on_train_batch_end(self, batch, logs=None):
+        # If a signal is received between two callbacks, training ends one step later.
+        if self.model.stop_training or self._is_due():
+            self.write()
+
+    def _is_due(self):
+        if self._every is not None and self._steps.passed(self._every):
+            return True
+        return self._minutes is not None and time.monotonic() - self._time >= 60 * self._minutes
+
+    def write(self):
+        """Writes model.keras and a checkpoint, unless both exist for this step. Step 0 has none.
+
+        Raises:
+            OSError: if a file can't be written.
+        """
+        step = self._steps.step
+        has_checkpoint = step == self._written
+        if has_checkpoint and (step == 0 or self._directory.has_intact_model()):
+            return
+        with self._steps.paused():
+            # No run resumes from a model.keras without a checkpoint.
+            if not self._checkpoints.steps():
+                self._checkpoints.save(self.model, step)
+            self._directory.save_model(self.model.transformer)
+            # Written after model.keras, which is then never older than the last checkpoint.
+            if step not in self._checkpoints.steps():
+                self._checkpoints.save(self.model, step)
+        if has_checkpoint:
+            file = self._directory.model_file
+            write_line(f"{file} was missing or corrupt and has been rewritten")
+            return
+        self._written, self._time = step, time.monotonic()
+        write_line(f"checkpoint {self._checkpoints.path(step)}")

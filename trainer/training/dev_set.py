@@ -1,0 +1,258 @@
+"""Evaluation of a model on the dev set during training, its results, and BLEU and chrF."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+from trainer import atomic_files, metrics
+from trainer.data.corpus import Corpus
+from trainer.metrics import DEFAULT_TOKENIZER
+from trainer.serving.signatures import TranslationModule, TranslationSettings
+from trainer.serving.translator import Translator, translate_texts
+from trainer.training.batch_parts import shard
+from trainer.training.callbacks import Steps
+from trainer.training.checkpoints import BestCheckpoints
+
+# Names in reports of the metrics that `--best_metric` selects.
+METRIC_NAMES = {"dev_bleu": "dev BLEU", "dev_chrf": "dev chrF2"}
+_SAMPLES = 3
+_BATCH_SIZE = 64
+
+
+class DevResult(NamedTuple):
+    """The results of a step on the dev set.
+
+    These are loss and accuracy per target token, and BLEU and chrF2 of translations or None.
+    """
+
+    step: int
+    loss: float
+    accuracy: float
+    bleu: float | None = None
+    chrf: float | None = None
+
+
+class DevResults:
+    """The results of a run on the dev set, in the order of their steps.
+
+    Args:
+        file: file of the results. It is read if it exists.
+        until: the step that the run resumes from. Later entries are dropped, because the run
+            repeats them.
+        metric: the metric of the best entry, a key of `METRIC_NAMES`.
+        writes: whether to write the file. If there are several processes, only one writes it.
+        with_scores: whether an entry of the step `until` without the metric is dropped too.
+
+    Raises:
+        ValueError: if the file can't be read.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        until: int,
+        metric: str = "dev_bleu",
+        *,
+        writes: bool = True,
+        with_scores: bool = False,
+    ):
+        self.file = file
+        self._field = metric.removeprefix("dev_")
+        self._writes = writes
+        self.entries = [entry for entry in _read(file) if entry.step <= until]
+        if with_scores:
+            kept = (e for e in self.entries if e.step < until or self.score(e) is not None)
+            self.entries = list(kept)
+
+    def __contains__(self, step: int):
+        return any(entry.step == step for entry in self.entries)
+
+    def add(self, result: DevResult):
+        """Adds a result and writes the file.
+
+        Raises:
+            OSError: if the file can't be written.
+        """
+        self.entries.append(result)
+        if self._writes:
+            lines = ",\n".join(json.dumps(entry._asdict()) for entry in self.entries)
+            atomic_files.write_text(self.file, f"[\n{lines}\n]\n")
+
+    def score(self, result: DevResult) -> float | None:
+        """Returns the metric of a result, or None if it was not computed."""
+        return getattr(result, self._field)
+
+    def best(self) -> DevResult | None:
+        """Returns the first entry with the highest metric, or None if no entry has it."""
+        return max(self._scored(), key=self.score, default=None)
+
+    def without_improvement(self) -> int:
+        """Returns the number of entries with the metric after the best one."""
+        best = self.best()
+        return sum(entry.step > best.step for entry in self._scored()) if best else 0
+
+    def _scored(self):
+        return [entry for entry in self.entries if self.score(entry) is not None]
+
+
+def _read(file):
+    if not file.is_file():
+        return []
+    try:
+        return [DevResult(**entry) for entry in json.loads(file.read_text(encoding="utf-8"))]
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"Expected a list of evaluations in {file}. Received: invalid content ({error}). "
+            "Restore the file, or remove it to start a new list."
+        ) from error
+
+
+class Sample(NamedTuple):
+    """A sentence pair of the dev set and the model's translation."""
+
+    source: str
+    reference: str
+    translation: str
+
+
+class DevScores(NamedTuple):
+    """Scores of the dev set, 0 to 100, and sample translations.
+
+    Both scores are sacreBLEU's, of cased and detokenized text: BLEU and chrF2.
+    """
+
+    bleu: float
+    chrf: float
+    samples: list[Sample]
+
+
+class _Interrupted(Exception):
+    pass
+
+
+class DevTranslator:
+    """A function that translates the dev set with greedy search.
+
+    The graph is traced once. Every call uses the current weights of the model.
+
+    Args:
+        transformer: the `t2t_relpos.models.Transformer` in training.
+        tokenizer: the model's tokenizer.
+        corpus: the dev set, which is held in memory.
+        longest: number of ids of its longest source sentence, with EOS.
+        bleu_tokenize: tokenizer of sacreBLEU.
+    """
+
+    def __init__(
+        self,
+        transformer: keras.Model,
+        tokenizer,
+        corpus: Corpus,
+        longest: int,
+        bleu_tokenize: str = DEFAULT_TOKENIZER,
+    ):
+        if transformer.config.position == "learned":
+            longest = min(longest, transformer.config.max_length)
+        settings = TranslationSettings(beam_size=1, max_input_length=max(longest, 2))
+        module = TranslationModule(transformer, tokenizer, settings)
+        self._translate = Translator(module.serve, module)
+        self._pairs = list(corpus)
+        self._bleu_tokenize = bleu_tokenize
+
+    def __call__(self, interrupted: Callable[[], bool] = lambda: False) -> DevScores | None:
+        """Returns scores and samples, or None if `interrupted()` returns True before a batch."""
+
+        def translate(sentences):
+            if interrupted():
+                raise _Interrupted
+            return self._translate(sentences)
+
+        sources, references = zip(*self._pairs)
+        try:
+            hypotheses, _ = translate_texts(translate, sources, _BATCH_SIZE)
+        except _Interrupted:
+            return None
+        bleu = metrics.sacrebleu(hypotheses, references, self._bleu_tokenize).value
+        chrf = metrics.score("chrf", hypotheses, references).value
+        rows = range(0, len(hypotheses), max(1, len(hypotheses) // _SAMPLES))[:_SAMPLES]
+        return DevScores(bleu, chrf, [Sample(*self._pairs[i], hypotheses[i]) for i in rows])
+
+
+class DevEvaluator:
+    """Evaluates a model on the dev set, and detects when its metric no longer improves.
+
+    Args:
+        steps: the step counter.
+        every: number of steps between evaluations.
+        batches: batches of the dev set over all devices, of known cardinality.
+        evaluations: storage of the results.
+        reports: objects whose method `evaluated(result, samples)` is called with the results.
+        translate: a `DevTranslator`, which computes BLEU and chrF, or None.
+        best: storage of the best checkpoints, or None.
+        patience: number of evaluations without a better score after which training ends, or None.
+        from_chief: function that broadcasts a value from the chief to all workers. Only the chief
+            translates.
+    """
+
+    def __init__(
+        self,
+        steps: Steps,
+        every: int,
+        batches: tf.data.Dataset,
+        evaluations: DevResults,
+        *,
+        reports: Sequence = (),
+        translate: DevTranslator | None = None,
+        best: BestCheckpoints | None = None,
+        patience: int | None = None,
+        from_chief: Callable[[float | None], float | None] = lambda value: value,
+    ):
+        self._steps = steps
+        self._every = every
+        self._batches = batches
+        self._evaluations = evaluations
+        self._reports = reports
+        self._translate = translate
+        self._best = best
+        self._patience = patience
+        self._from_chief = from_chief
+
+    @property
+    def has_converged(self) -> bool:
+        """Whether the last `patience` evaluations gave no better score."""
+        patience = self._patience
+        return patience is not None and self._evaluations.without_improvement() >= patience
+
+    def evaluate_if_due(self, model: keras.Model):
+        """Evaluates the model if the step is due and has no result. A signal interrupts it.
+
+        Raises:
+            OSError: if results or checkpoints can't be written.
+        """
+        step = self._steps.step
+        is_due = step and (step % self._every == 0 or step >= self._steps.last)
+        if not is_due or step in self._evaluations or self._steps.interrupted:
+            return
+        logs = model.evaluate(
+            shard(self._batches, model.distribute_strategy),
+            steps=int(self._batches.cardinality()),
+            verbose=0,
+            callbacks=[self._steps],
+            return_dict=True,
+        )
+        dev = self._translate and self._translate(lambda: self._steps.interrupted)
+        if self._steps.interrupted:
+            return
+        scores = (dev.bleu, dev.chrf) if dev else (None, None)
+        scores = map(self._from_chief, scores)
+        result = DevResult(self._steps.step, logs["loss"], logs["accuracy"], *scores)
+        # Write the checkpoint first: a run killed before `add` evaluates again after it resumes.
+        if self._best is not None:
+            self._best.offer(model, result.step, self._evaluations.score(result))
+        self._evaluations.add(result)
+        for report in self._reports:
+            report.evaluated(result, dev.samples if dev else [])

@@ -1,0 +1,155 @@
+"""The optimizer: Noam's learning rates, Adam as one op per variable, and loss scaling."""
+
+import functools
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from trainer.training import keras_compat
+
+
+@keras.saving.register_keras_serializable(package="trainer")
+class NoamSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    """The Noam schedule: linear warm-up, then decay with the inverse square root of the step.
+
+    The learning rate at step s, from 0, is
+    `multiplier · min(1, s / warmup_steps) · max(s, warmup_steps)^-0.5 · model_width^-0.5`.
+
+    Args:
+        model_width: width D of the model.
+        warmup_steps: number of updates until the learning rate reaches its maximum.
+        multiplier: constant factor: 1 in Vaswani et al., 2 in t2t's transformer_base_v3.
+
+    Raises:
+        ValueError: if an argument is not positive.
+
+    Reference: t2t `learning_rate_factor`, `constant*linear_warmup*rsqrt_decay*rsqrt_hidden_size`;
+    Vaswani et al. 2017, equation 3.
+
+    Example:
+
+    >>> schedule = NoamSchedule(model_width=64, warmup_steps=100)
+    >>> [round(float(schedule(step)), 5) for step in (0, 50, 100, 400)]
+    [0.0, 0.0125, 0.025, 0.0125]
+    """
+
+    def __init__(self, model_width: int, warmup_steps: int, multiplier: float = 2.0):
+        self._config = {"model_width": model_width, "warmup_steps": warmup_steps}
+        self._config["multiplier"] = multiplier
+        for name, value in self._config.items():
+            if not value > 0:
+                raise ValueError(f"Expected {name} to be positive. Received: {value}.")
+
+    def __call__(self, step):
+        width, warmup_steps = self._config["model_width"], self._config["warmup_steps"]
+        step = ops.cast(step, "float32")
+        warmup = ops.minimum(1.0, step / warmup_steps)
+        decay = ops.rsqrt(ops.maximum(step, float(warmup_steps)))
+        return self._config["multiplier"] * width**-0.5 * warmup * decay
+
+    def get_config(self):
+        return dict(self._config)
+
+
+class FusedAdam(keras.optimizers.Adam):
+    """keras.optimizers.Adam with a fused update op.
+
+    Results are equal to Keras's up to rounding. Variables have the same names, so checkpoints are
+    interchangeable. With `amsgrad`, and for sparse gradients, Keras's update is used.
+
+    Reference: Kingma and Ba 2015, algorithm 1 with the change at the end of section 2.
+
+    Example:
+
+    >>> weight = keras.Variable([1.0, 2.0])
+    >>> FusedAdam(learning_rate=0.5).apply([tf.constant([3.0, -0.1])], [weight])
+    >>> weight.numpy().round(4).tolist()
+    [0.5, 2.5]
+    """
+
+    def __init__(self, *args, name="adam", **kwargs):
+        super().__init__(*args, name=name, **kwargs)
+
+    def update_step(self, gradient, variable, learning_rate):
+        if self.amsgrad or isinstance(gradient, tf.IndexedSlices):
+            super().update_step(gradient, variable, learning_rate)
+            return
+        momentum, velocity = (x.value for x in keras_compat.adam_slots(self, variable))
+        dtype, steps = variable.dtype, tf.cast(self.iterations.value + 1, variable.dtype)
+        beta_1, beta_2, epsilon = (
+            tf.constant(x, dtype) for x in (self.beta_1, self.beta_2, self.epsilon)
+        )
+        tf.raw_ops.ResourceApplyAdam(
+            var=variable.handle,
+            m=momentum.handle,
+            v=velocity.handle,
+            beta1_power=beta_1**steps,
+            beta2_power=beta_2**steps,
+            lr=tf.cast(learning_rate, dtype),
+            beta1=beta_1,
+            beta2=beta_2,
+            epsilon=epsilon,
+            grad=tf.cast(gradient, dtype),
+        )
+
+
+class LossScale:
+    """Dynamic loss scaling, which keeps the gradients of float16 computations in range.
+
+    If a gradient is not finite, the scale is halved and the update is skipped. After `growth_steps`
+    consecutive updates with finite gradients, the scale is doubled. It stays between `smallest` and
+    `largest`. Unlike for `keras.optimizers.LossScaleOptimizer`, skipped updates increment
+    `optimizer.iterations`.
+
+    Args:
+        optimizer: a built optimizer. Two variables are added to it, so that checkpoints contain the
+            state.
+
+    Reference: Micikevicius et al. 2018, "Mixed precision training", section 3.2.
+    """
+
+    growth_steps = 2000
+    # At a smaller scale, gradients of a usual model underflow. At 0, they are not numbers.
+    smallest = 2.0**-14
+    # The largest power of two in float32. Twice as much is infinite, and so is half of that.
+    largest = 2.0**127
+
+    def __init__(self, optimizer: keras.optimizers.Optimizer):
+        self._optimizer = optimizer
+        # Aggregation "none": every replica computes the same values.
+        add = functools.partial(optimizer.add_variable, (), aggregation="none")
+        initial = keras.initializers.Constant(2.0**15)
+        self.scale = add(initializer=initial, dtype="float32", name="loss_scale")
+        name = "steps_since_loss_scale_changed"
+        self._since_change = add(initializer="zeros", dtype="int32", name=name)
+
+    def apply(self, gradients: list[tf.Tensor], variables: list, finite: tf.Tensor):
+        """Applies gradients if they are finite, and adapts the scale.
+
+        Args:
+            gradients: unscaled gradients, summed over replicas.
+            variables: the variables to update.
+            finite: scalar bool, whether all gradients are finite.
+        """
+        # Variables are updated in a merge call, which is not possible inside tf.cond.
+        tf.distribute.get_replica_context().merge_call(
+            self._apply_or_count, args=(gradients, finite), kwargs={"variables": variables}
+        )
+        grows = finite & (self._since_change.value + 1 >= self.growth_steps)
+        factor = tf.where(finite, tf.where(grows, 2.0, 1.0), 0.5)
+        self._since_change.assign(tf.where(finite & ~grows, self._since_change.value + 1, 0))
+        scale = tf.clip_by_value(self.scale.value * factor, self.smallest, self.largest)
+        self.scale.assign(scale)
+
+    def _apply_or_count(self, strategy, gradients, finite, variables):
+        def update():
+            strategy.extended.call_for_each_replica(
+                self._optimizer.apply, args=(gradients, variables)
+            )
+
+        def count():
+            self._optimizer.iterations.assign_add(1)
+
+        # All replicas have the same sums.
+        tf.cond(strategy.experimental_local_results(finite)[0], update, count)
