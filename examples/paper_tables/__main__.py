@@ -13,11 +13,10 @@ Experiments:
 
 Every variant is trained by `trainer.train` with the same settings, once per seed. Then the dev set
 and the test sets are translated. Rerun the same command to resume. Variants that two tables have in
-common are trained once. Several processes may share one --output_dir. Each process then trains
-different variants.
+common are trained once.
 
---output_dir contains EXPERIMENT.md, EXPERIMENT.csv and, if matplotlib is installed,
-EXPERIMENT.png. They are updated after every trial. The folder trials/ contains the models.
+--output_dir contains EXPERIMENT.md and EXPERIMENT.csv, which are updated after every trial. The
+folder trials/ contains the models.
 """
 
 import os
@@ -30,10 +29,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from absl import app, flags
 
-from examples.paper_tables import plots, report
+from examples.paper_tables import report
 from examples.paper_tables.datasets import Dataset
 from examples.paper_tables.scoring import score_trial
-from examples.paper_tables.trial import Trial, TrialError, run_trials
+from examples.paper_tables.trial import Trial, TrialError
 from examples.paper_tables.variants import EXPERIMENTS, make_variants
 from trainer import atomic_files, png_plots, setting_flags
 from trainer.config import RunConfig
@@ -50,23 +49,31 @@ TRAINING_FLAGS = (
 def define_flags(values: flags.FlagValues = flags.FLAGS):
     """Defines the flags of this program, including those of `trainer.train` that it passes on."""
 
-    def define(kind, *args, **kwargs):
-        kind(*args, flag_values=values, **kwargs)
+    def define(kind, name, default, text, **bounds):
+        kind(name, default, text, flag_values=values, **bounds)
 
-    string = flags.DEFINE_string
-    data = "Folder of files SPLIT.LANGUAGE[.gz], or a TensorFlow Datasets name."
-    define(string, "data", None, data)
-    data_dir = "Directory of TensorFlow Datasets. Default: ~/tensorflow_datasets."
-    define(string, "data_dir", None, data_dir)
+    string, strings = flags.DEFINE_string, flags.DEFINE_list
+    define(
+        string,
+        "data",
+        None,
+        "Folder of files SPLIT.LANGUAGE[.gz], or a dataset of TensorFlow Datasets.",
+    )
+    define(
+        string,
+        "data_dir",
+        None,
+        "Directory of TensorFlow Datasets. Default: ~/tensorflow_datasets.",
+    )
     define(string, "direction", "en-de", "Source and target language.")
     define(string, "train", "train", "Name of the training split in a folder.")
     define(string, "dev", "dev", "Name of the dev split in a folder.")
-    define(flags.DEFINE_list, "test", ["test"], "Comma-separated names of the test splits.")
-    define(flags.DEFINE_list, "presets", ["shaw_base"], "Comma-separated presets to train.")
-    define(flags.DEFINE_list, "seeds", ["1"], "Comma-separated seeds; one model per seed.")
+    define(strings, "test", ["test"], "Comma-separated names of the test splits.")
+    define(strings, "presets", ["shaw_base"], "Comma-separated presets to train.")
+    define(strings, "seeds", ["1"], "Comma-separated seeds; one model per seed.")
     short = "For `lengths`: length of the longest training sentence in tokens."
     define(flags.DEFINE_integer, "short", 16, short, lower_bound=4)
-    define(string, "output_dir", "runs/paper_tables", "Directory for tables, plots and models.")
+    define(string, "output_dir", "runs/paper_tables", "Directory for tables and models.")
     setting_flags.define_flags(RunConfig, values, TRAINING_FLAGS)
 
 
@@ -103,7 +110,7 @@ def _make_trials(experiment, values):
 
 
 def _write_report(experiment, trials, values, scored):
-    """Writes the table, the CSV file and the plot; returns the table.
+    """Writes the table and the CSV file; returns the table.
 
     `scored` caches the results of finished trials by folder.
     """
@@ -121,12 +128,6 @@ def _write_report(experiment, trials, values, scored):
     stem = Path(values.output_dir) / experiment
     atomic_files.write_text(f"{stem}.md", table)
     atomic_files.write_text(f"{stem}.csv", report.format_csv(results, max_length))
-    if png_plots.has_matplotlib():
-        image = Path(f"{stem}.png")
-        if max_length is None:
-            plots.plot_variants(image, results)
-        else:
-            plots.plot_lengths(image, results, max_length)
     return table
 
 
@@ -137,7 +138,8 @@ def _run(argv, values):
     # All variants with the first seed come before the second seed.
     ordered = [trial for seeds in zip(*trials) for trial in seeds]
     scored = {}
-    for number, trial in enumerate(run_trials(ordered), start=1):
+    for number, trial in enumerate(ordered, start=1):
+        trial.run()
         table = _write_report(experiment, trials, values, scored)
         done = f"{trial.variant.label}, seed {trial.seed}: done"
         print(f"{experiment} {number}/{len(ordered)}: {done}", flush=True)

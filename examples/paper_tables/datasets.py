@@ -11,14 +11,9 @@ from trainer.data.text_files import read_text
 class Dataset:
     """Training, dev and test sets of one language pair.
 
-    Args:
-        data: a folder of text files `SPLIT.LANGUAGE` or `SPLIT.LANGUAGE.gz`, or the
-            name of a TensorFlow Datasets dataset.
-        data_dir: directory of TensorFlow Datasets; None for its default.
-        direction: source and target language, such as "en-de".
-        train: name of the training split in a folder.
-        dev: name of the dev split in a folder.
-        tests: names of the test splits.
+    `data` is a folder of text files `SPLIT.LANGUAGE` or `SPLIT.LANGUAGE.gz`, whose splits the other
+    fields name, or a TensorFlow Datasets dataset in `data_dir`. `direction` has the source and the
+    target language.
 
     Raises:
         ValueError: if `direction` is malformed, files are missing, or options contradict `data`.
@@ -45,13 +40,11 @@ class Dataset:
                 f"--train and --dev apply to folders of text files only, got {self.train} and "
                 f"{self.dev} with --data={self.data}."
             )
-        if self._is_folder:
-            for split in (self.train, *self.eval_splits):
-                self._files(split)
+        for split in (self.train, *self.eval_splits) if self._is_folder else ():
+            self._files(split)
 
     @property
     def eval_splits(self) -> tuple[str, ...]:
-        """The dev split and the test splits."""
         return (self.dev, *self.tests)
 
     def training_flags(self) -> dict[str, str]:
@@ -82,14 +75,12 @@ class Dataset:
         return {name: value for name, value in values.items() if value is not None}
 
     def _files(self, split):
-        return tuple(str(self._file(split, language)) for language in self.direction.split("-"))
-
-    def _file(self, split, language):
-        plain = Path(self.data) / f"{split}.{language}"
-        for file in (plain, plain.with_name(plain.name + ".gz")):
-            if file.is_file():
-                return file.absolute()
-        raise ValueError(
-            f"Neither {plain} nor {plain.name}.gz exists. "
-            "Select the splits with --train, --dev and --test."
-        )
+        plain = [Path(self.data) / f"{split}.{language}" for language in self.direction.split("-")]
+        files = [path if path.is_file() else path.with_name(f"{path.name}.gz") for path in plain]
+        for path, file in zip(plain, files):
+            if not file.is_file():
+                raise ValueError(
+                    f"Neither {path} nor {file.name} exists. "
+                    "Select the splits with --train, --dev and --test."
+                )
+        return [str(file.absolute()) for file in files]

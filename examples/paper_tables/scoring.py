@@ -31,10 +31,8 @@ class Result:
 def score_trial(trial: Trial, max_train_length: int | None = None) -> Result:
     """Scores the translations of a trial, which may be unfinished.
 
-    Args:
-        trial: the trial.
-        max_train_length: length of the longest training sentence in tokens; None for no scores
-            by length.
+    With `max_train_length`, the length of the longest training sentence in tokens, the result has
+    scores by length.
     """
     if not trial.is_done:
         return Result(trial, {}, [])
@@ -62,14 +60,7 @@ def bucket_labels(max_train_length: int) -> list[str]:
 
 
 def bucket_index(length: int, max_train_length: int) -> int:
-    """Returns the bucket of a source length.
-
-    Example:
-
-    >>> from examples.paper_tables.scoring import bucket_index
-    >>> [bucket_index(length, 16) for length in (1, 8, 9, 16, 17, 90)]
-    [0, 0, 1, 1, 2, 4]
-    """
+    """Returns the bucket of a source length."""
     return sum(length > edge for edge in _bucket_edges(max_train_length))
 
 

@@ -4,7 +4,6 @@
 repeated, so a trial that was killed resumes when it is run again.
 """
 
-import collections
 import contextlib
 import dataclasses
 import fcntl
@@ -12,7 +11,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from examples.paper_tables.datasets import Dataset
@@ -30,14 +28,9 @@ class TrialError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A variant, a seed, and the folder that holds the model, its translations and a log.
+    """A variant, a seed, and a folder in `parent` for the model, its translations and a log.
 
-    Args:
-        variant: the model configuration.
-        seed: seed of the weights, the dropout and the order of the data.
-        settings: flags of `trainer.train` shared by all trials; must contain `train_steps`.
-        dataset: training, dev and test sets.
-        parent: folder of all trials.
+    `settings` are flags of `trainer.train` shared by all trials, with `train_steps`.
     """
 
     variant: Variant
@@ -48,12 +41,10 @@ class Trial:
 
     @property
     def folder(self) -> Path:
-        """The folder of this trial."""
         return self.parent / f"{self.variant.name}-seed={self.seed}"
 
     @property
     def model_dir(self) -> Path:
-        """The model directory."""
         return self.folder / "model"
 
     @property
@@ -78,27 +69,21 @@ class Trial:
         flags |= self.dataset.training_flags() | self.settings | self.variant.overrides
         return _make_command("trainer.train", flags | {"seed": self.seed})
 
-    def run(self, *, wait: bool = True) -> bool:
+    def run(self):
         """Trains and evaluates the model, without repeating finished steps.
-
-        Args:
-            wait: whether to wait if another process is running this trial.
-
-        Returns:
-            Whether the trial is done. False if another process is running it and `wait` is False.
 
         Raises:
             TrialError: if a child process fails.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        with self._locked(wait=wait) as lock:
-            if lock is None:
-                return False
+        with open(self.folder / "lock", "w") as lock:
+            # Child processes inherit the lock, so it outlives a parent that is killed.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            atomic_files.remove_leftovers(self.folder)
             if not self.is_done:
                 self._train(lock)
                 for split in self.dataset.eval_splits:
                     self._translate(split, lock)
-            return True
 
     def _train(self, lock):
         steps = Checkpoints(self.model_dir / "checkpoints").steps()
@@ -118,24 +103,6 @@ class Trial:
             flags |= self.dataset.evaluation_flags(split)
             self._run(_make_command("trainer.evaluate", flags), lock, record_time=False)
 
-    @contextlib.contextmanager
-    def _locked(self, *, wait) -> Iterator[int | None]:
-        """Locks the folder; yields the lock's file descriptor, or None if another process has it.
-
-        Child processes inherit the descriptor, so the lock outlives a parent that is killed.
-        """
-        with open(self.folder / "lock", "w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not wait:
-                    yield None
-                    return
-                print(f"Waiting for another process that uses {self.folder}.", flush=True)
-                fcntl.flock(file, fcntl.LOCK_EX)
-            atomic_files.remove_leftovers(self.folder)
-            yield file.fileno()
-
     def _run(self, command, lock, *, record_time):
         """Runs a child process and waits for it."""
         log = self.folder / "log.txt"
@@ -143,10 +110,16 @@ class Trial:
             output.write(" ".join(command) + "\n")
             output.flush()
             process = subprocess.Popen(
-                command, stdout=output, stderr=subprocess.STDOUT, pass_fds=(lock,)
+                command, stdout=output, stderr=subprocess.STDOUT, pass_fds=(lock.fileno(),)
             )
-            with _terminated_on_error(process):
+            try:
                 self._wait(process, record_time=record_time)
+            except BaseException as error:
+                # The process saves its last checkpoint. The terminal has sent it SIGINT as well.
+                if not isinstance(error, KeyboardInterrupt):
+                    process.terminate()
+                process.wait()
+                raise
         if process.returncode:
             last_lines = "\n  ".join(log.read_text(errors="replace").splitlines()[-5:])
             raise TrialError(
@@ -166,40 +139,6 @@ class Trial:
     @property
     def _time_file(self):
         return self.folder / "time.json"
-
-
-def run_trials(trials: Sequence[Trial]) -> Iterator[Trial]:
-    """Runs trials and yields each one as soon as it is done.
-
-    Trials that other processes are running come last.
-
-    Raises:
-        TrialError: if a child process fails.
-    """
-    waiting, num_skipped = collections.deque(trials), 0
-    while waiting:
-        trial = waiting.popleft()
-        if trial.run(wait=num_skipped > len(waiting)):
-            num_skipped = 0
-            yield trial
-        else:
-            num_skipped += 1
-            waiting.append(trial)
-
-
-@contextlib.contextmanager
-def _terminated_on_error(process):
-    """Stops the process if the block fails, and waits until it has saved its last checkpoint."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        # The terminal has sent SIGINT to the process as well.
-        process.wait()
-        raise
-    except BaseException:
-        process.terminate()
-        process.wait()
-        raise
 
 
 def _make_command(module, flags):

@@ -45,12 +45,9 @@ def make_variants(experiment: str, presets: list[str], max_train_length: int) ->
     """Returns the variants of an experiment, preset by preset.
 
     Args:
-        experiment: "table1", "table2", "table3", "positions" or "lengths".
+        experiment: a name among `EXPERIMENTS`.
         presets: names of presets with relative positions.
         max_train_length: length of the longest training sentence in tokens; for "lengths" only.
-
-    Raises:
-        ValueError: if a preset has no relative positions.
 
     Example:
 
@@ -65,9 +62,9 @@ def make_variants(experiment: str, presets: list[str], max_train_length: int) ->
                 f"position={PRESETS[preset]['position']}."
             )
     return [
-        variant
+        Variant(label, preset, overrides, paper)
         for preset in presets
-        for variant in _EXPERIMENTS[experiment](preset, max_train_length)
+        for label, overrides, paper in _EXPERIMENTS[experiment](preset, max_train_length)
     ]
 
 
@@ -83,8 +80,7 @@ def _table1(preset, _):
     )
     columns = "newstest2014 en-de", "newstest2014 en-fr"
     return [
-        Variant(f"{preset}, {label}", preset, overrides, dict(zip(columns, paper)))
-        for label, overrides, paper in rows
+        (f"{preset}, {label}", flags, dict(zip(columns, paper))) for label, flags, paper in rows
     ]
 
 
@@ -92,11 +88,9 @@ def _table2(preset, _):
     """Returns the variants of Table 2: clipping distances; newstest2013 en-de, base model."""
     bleu = {0: 12.5, 1: 25.5, 2: 25.8, 4: 25.9, 16: 25.8, 64: 25.9, 256: 25.8}
     # Without an override the variant shares its folder with the other tables.
-    preset_k = PRESETS[preset]["max_relative_position"]
+    default = PRESETS[preset]["max_relative_position"]
     return [
-        _newstest2013(
-            f"k = {k}", preset, {} if k == preset_k else {"max_relative_position": k}, score
-        )
+        (f"k = {k}", {} if k == default else {"max_relative_position": k}, {_NEWSTEST2013: score})
         for k, score in bleu.items()
     ]
 
@@ -104,35 +98,32 @@ def _table2(preset, _):
 def _table3(preset, _):
     """Returns the variants of Table 3: with and without a^V and a^K; newstest2013, base model."""
     return [
-        _newstest2013("a^V and a^K", preset, {}, 25.8),
-        _newstest2013("a^V only", preset, {"use_key_table": False}, 25.3),
-        _newstest2013("a^K only", preset, {"use_value_table": False}, 25.8),
-        _newstest2013("neither", preset, {"position": "none"}, 12.5),
+        ("a^V and a^K", {}, {_NEWSTEST2013: 25.8}),
+        ("a^V only", {"use_key_table": False}, {_NEWSTEST2013: 25.3}),
+        ("a^K only", {"use_value_table": False}, {_NEWSTEST2013: 25.8}),
+        ("neither", {"position": "none"}, {_NEWSTEST2013: 12.5}),
     ]
-
-
-def _newstest2013(label, preset, overrides, bleu):
-    return Variant(label, preset, overrides, {"newstest2013 en-de": bleu})
 
 
 def _positions(preset, _):
     """Returns a variant for every position encoding."""
     absolute = ("relative+sinusoidal", "sinusoidal", "learned")
     return [
-        Variant("relative", preset, {}),
-        *(Variant(position, preset, {"position": position}) for position in absolute),
+        ("relative", {}, {}),
+        *((position, {"position": position}, {}) for position in absolute),
     ]
 
 
 def _lengths(preset, max_train_length):
     """Returns variants with relative and absolute positions, trained on short sentences."""
     return [
-        dataclasses.replace(variant, overrides=variant.overrides | {"max_length": max_train_length})
-        for variant in _positions(preset, max_train_length)
-        if variant.label != "relative+sinusoidal"
+        (label, overrides | {"max_length": max_train_length}, paper)
+        for label, overrides, paper in _positions(preset, max_train_length)
+        if label != "relative+sinusoidal"
     ]
 
 
+_NEWSTEST2013 = "newstest2013 en-de"
 _EXPERIMENTS = {
     "table1": _table1,
     "table2": _table2,

@@ -7,115 +7,73 @@ Reference: Allamanis et al. 2018, "Learning to represent programs with graphs".
 """
 
 import ast
-import dataclasses
-import random
+from typing import NamedTuple
 
 import numpy as np
 
 MAX_VARIABLES = 12
 HOLE = "<hole>"
-
 # A tree edge goes at most this many steps up and this many steps down.
 MAX_STEPS = 3
 # One label per ancestor and descendant distance, and two (before, after) per other pair.
 NUM_TREE_LABELS = 2 * MAX_STEPS + 1 + 2 * MAX_STEPS**2
-NAME_LABELS = (
-    "last use",
-    "next use",
-    "earlier use",
-    "later use",
-    "variable before",
-    "variable after",
-)
+LAST_USE, NEXT_USE, EARLIER_USE, LATER_USE, VARIABLE_BEFORE, VARIABLE_AFTER = range(6)
+NUM_NAME_LABELS = 6
 NO_EDGE = -1
 
-_SCOPES = (
-    ast.FunctionDef,
-    ast.AsyncFunctionDef,
-    ast.Lambda,
-    ast.ClassDef,
-    ast.Global,
-    ast.Nonlocal,
-)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_SCOPES = (*_FUNCTIONS, ast.Lambda, ast.ClassDef, ast.Global, ast.Nonlocal)
 # Nodes that are merged into the kind of their parent.
 _FOLDED = (ast.expr_context, ast.operator, ast.boolop, ast.unaryop, ast.cmpop)
-_NAME_FIELDS = {
-    ast.Name: "id", ast.arg: "arg", ast.ExceptHandler: "name",
-    ast.Attribute: "attr", ast.keyword: "arg", ast.alias: "name",
-}  # fmt: skip
 _VARIABLES = (ast.Name, ast.arg, ast.ExceptHandler)
+_NAMED = (*_VARIABLES, ast.Attribute, ast.keyword, ast.alias)
 
 
-@dataclasses.dataclass(frozen=True)
-class Tree:
-    """The n nodes of a function in source order.
+class Tree(NamedTuple):
+    """The n nodes of a function in source order."""
 
-    Args:
-        kinds: class of each node with its operator or context, such as "BinOp/Add".
-        roles: field of the parent that contains the node, such as "left".
-        names: identifier of each node, or "".
-        parents: index of the parent; -1 for the function.
-        variables: number of the local variable that the node names; -1 for other nodes.
-        uses: indices of the nodes that read a variable.
-    """
-
-    kinds: tuple[str, ...]
-    roles: tuple[str, ...]
-    names: tuple[str, ...]
-    parents: tuple[int, ...]
-    variables: tuple[int, ...]
-    uses: tuple[int, ...]
+    kinds: tuple[str, ...]  # class with its operator or context, such as "BinOp/Add"
+    roles: tuple[str, ...]  # field of the parent that contains the node, such as "left"
+    names: tuple[str, ...]  # identifier or ""
+    parents: tuple[int, ...]  # index; -1 for the function
+    variables: tuple[int, ...]  # number of the local variable that the node names, or -1
+    uses: tuple[int, ...]  # indices of the nodes that read a variable
 
 
-@dataclasses.dataclass(frozen=True)
-class Example:
-    """A function with a hole.
-
-    Args:
-        kinds, roles: as in `Tree`.
-        names: as in `Tree`; `HOLE` at the hole and "" for local variables.
-        variables: random numbers of the variables; -1 for other nodes and the hole.
-        tree_labels: int8 `[n, n]`, from `label_tree_edges`.
-        name_labels: int8 `[n, n]`, from `label_name_edges`.
-        hole: index of the hole.
-        answer: number of the variable to predict.
-    """
+class Example(NamedTuple):
+    """A function with a hole. Kinds and roles are those of `Tree`."""
 
     kinds: tuple[str, ...]
     roles: tuple[str, ...]
-    names: tuple[str, ...]
-    variables: tuple[int, ...]
-    tree_labels: np.ndarray
-    name_labels: np.ndarray
+    names: tuple[str, ...]  # `HOLE` at the hole and "" for local variables
+    variables: tuple[int, ...]  # random numbers; -1 for other nodes and the hole
+    tree_labels: np.ndarray  # int8 `[n, n]`, from `label_tree_edges`
+    name_labels: np.ndarray  # int8 `[n, n]`, from `label_name_edges`
     hole: int
-    answer: int
+    answer: int  # number of the variable to predict
 
 
-def find_functions(source: str | bytes):
+def find_functions(source):
     """Yields the functions of a module that contain no nested scope, as nodes of `ast`."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            if not any(isinstance(inner, _SCOPES) for inner in ast.walk(node) if inner is not node):
-                yield node
+        inner = (child for child in ast.walk(node) if child is not node)
+        if isinstance(node, _FUNCTIONS) and not any(isinstance(child, _SCOPES) for child in inner):
+            yield node
 
 
-def make_tree(function: ast.AST) -> Tree:
-    """Returns the tree of a function, without its docstring and decorators."""
+def make_tree(function):
+    """Returns the `Tree` of a node of `ast`, without its docstring and decorators."""
     kinds, roles, parents, nodes = zip(*_visit(function, "", -1, []))
-    numbers = {}
-    for node in nodes:
-        if _binds(node) and _name(node) not in ("self", "cls", "_"):
-            numbers.setdefault(_name(node), len(numbers))
-    names = tuple(map(_name, nodes))
+    names, numbers = tuple(map(_name, nodes)), {}
+    for node, name in zip(nodes, names):
+        binds = isinstance(getattr(node, "ctx", ast.Store()), ast.Store)
+        if isinstance(node, _VARIABLES) and binds and name not in ("self", "cls", "_"):
+            numbers.setdefault(name, len(numbers))
     variables = tuple(
         numbers.get(name, -1) if isinstance(node, _VARIABLES) else -1
-        for name, node in zip(names, nodes)
+        for node, name in zip(nodes, names)
     )
-    uses = tuple(
-        i
-        for i, node in enumerate(nodes)
-        if variables[i] >= 0 and isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    )
+    uses = tuple(i for i, node in enumerate(nodes) if variables[i] >= 0 and _reads(node))
     return Tree(kinds, roles, names, parents, variables, uses)
 
 
@@ -127,54 +85,38 @@ def _visit(node, role, parent, rows):
         kind += "/" + type(node.value).__name__
     index = len(rows)
     rows.append((kind, role, parent, node))
-    for field, child in _children(node):
-        _visit(child, field, index, rows)
-    return rows
-
-
-def _children(node):
     for field, value in ast.iter_fields(node):
-        if field == "decorator_list":
-            continue
-        for i, child in enumerate(value if isinstance(value, list) else [value]):
-            is_docstring = (
-                field == "body" and i == 0 and isinstance(child, ast.Expr)
-                and isinstance(child.value, ast.Constant)
-            )  # fmt: skip
-            if isinstance(child, ast.AST) and not isinstance(child, _FOLDED) and not is_docstring:
-                yield field, child
+        children = value if isinstance(value, list) else [value]
+        if field == "body" and isinstance(children[0], ast.Expr):
+            is_docstring = isinstance(children[0].value, ast.Constant)
+            children = children[1:] if is_docstring else children
+        for child in children if field != "decorator_list" else ():
+            if isinstance(child, ast.AST) and not isinstance(child, _FOLDED):
+                _visit(child, field, index, rows)
+    return rows
 
 
 def _name(node):
     if isinstance(node, ast.Constant):
         return repr(node.value) if len(repr(node.value)) <= 12 else ""
-    field = _NAME_FIELDS.get(type(node))
-    return (field and getattr(node, field)) or ""
+    fields = ("id", "attr", "arg", "name") if isinstance(node, _NAMED) else ()
+    return next((getattr(node, field) for field in fields if getattr(node, field, None)), "")
 
 
-def _binds(node):
-    return isinstance(node, (ast.arg, ast.ExceptHandler)) or (
-        isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    )
+def _reads(node):
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
 
 
-def label_tree_edges(parents) -> np.ndarray:
+def label_tree_edges(parents):
     """Returns the labels of the paths between nodes in the tree, int8 `[n, n]`.
 
     The path from node `i` to node `j` goes `up` to their lowest common ancestor and then `down`.
-    (0, 0) is the node itself, (1, 0) its parent, (0, 1) a child, (1, 1) a sibling, and (2, 1) a
-    sibling of the parent. If both numbers are positive, nodes before and after `i` have different
-    labels. Paths of more than `MAX_STEPS` steps up or down have no edge.
+    (0, 0) is the node itself, (1, 0) its parent, (0, 1) a child, and (1, 1) a sibling. If both
+    numbers are positive, nodes before and after `i` have different labels. Paths of more than
+    `MAX_STEPS` steps up or down have no edge.
 
     Args:
         parents: index of each node's parent; -1 for the root.
-
-    Example:
-
-    >>> from examples.python_trees.graphs import label_path, label_tree_edges
-    >>> paths = (1, 0), (0, 0), (1, 1, True), (1, 2, True)
-    >>> label_tree_edges((-1, 0, 0, 2))[1].tolist() == [label_path(*path) for path in paths]
-    True
     """
     size = len(parents)
     # ancestors[i, j]: whether j is i or an ancestor of i.
@@ -182,8 +124,7 @@ def label_tree_edges(parents) -> np.ndarray:
     for node, parent in enumerate(parents):
         if parent >= 0:
             ancestors[node] += ancestors[parent]
-    depth = ancestors.sum(1)
-    shared = ancestors @ ancestors.T
+    depth, shared = ancestors.sum(1), ancestors @ ancestors.T
     up, down = depth[:, None] - shared, depth[None, :] - shared
     after = np.arange(size)[None, :] > np.arange(size)[:, None]
     labels = label_path(up, down, after)
@@ -196,7 +137,7 @@ def label_path(up, down, after=0):
     return np.where((up > 0) & (down > 0), sideways, np.where(up > 0, MAX_STEPS + up, down))
 
 
-def label_name_edges(variables, hole) -> np.ndarray:
+def label_name_edges(variables, hole):
     """Returns the labels of edges between mentions of variables, int8 `[n, n]`.
 
     A mention has edges to the last, next, earlier and later mentions of the same variable, and to
@@ -205,36 +146,26 @@ def label_name_edges(variables, hole) -> np.ndarray:
     Args:
         variables: number of each node's variable; -1 for other nodes.
         hole: index of the hole.
-
-    Returns:
-        Indices into `NAME_LABELS`, or `NO_EDGE`.
     """
     labels = np.full((len(variables), len(variables)), NO_EDGE, np.int8)
     mentions = [i for i, variable in enumerate(variables) if variable >= 0 or i == hole]
     for before, after in zip(mentions, mentions[1:]):
-        labels[after, before] = NAME_LABELS.index("variable before")
-        labels[before, after] = NAME_LABELS.index("variable after")
+        labels[after, before], labels[before, after] = VARIABLE_BEFORE, VARIABLE_AFTER
     for variable in set(variables) - {-1}:
         same = [i for i in mentions if variables[i] == variable]
         for a, first in enumerate(same):
-            for b, second in enumerate(same[a + 1 :]):
-                is_adjacent = b == 0
-                backward = "last use" if is_adjacent else "earlier use"
-                forward = "next use" if is_adjacent else "later use"
-                labels[second, first] = NAME_LABELS.index(backward)
-                labels[first, second] = NAME_LABELS.index(forward)
+            labels[same[a + 1 :], first] = EARLIER_USE
+            labels[first, same[a + 1 :]] = LATER_USE
+        for first, second in zip(same, same[1:]):
+            labels[second, first], labels[first, second] = LAST_USE, NEXT_USE
     return labels
 
 
-def make_example(tree: Tree, hole: int, rng: random.Random) -> Example | None:
-    """Replaces one of the tree's `uses` by a hole.
+def make_example(tree, hole, rng):
+    """Replaces one of the tree's `uses` by a hole. Variables get random numbers.
 
-    All features are computed after the variable is removed. Variables get random numbers below
-    `MAX_VARIABLES`.
-
-    Returns:
-        The example, or None if the answer is not mentioned elsewhere, no other variable remains,
-        or there are more than `MAX_VARIABLES` variables.
+    All features are computed after the variable is removed. Returns None if the answer is not
+    mentioned elsewhere, no other variable remains, or there are more than `MAX_VARIABLES`.
     """
     variables = list(tree.variables)
     answer, variables[hole] = variables[hole], -1
@@ -245,13 +176,5 @@ def make_example(tree: Tree, hole: int, rng: random.Random) -> Example | None:
     variables = tuple(numbers.get(variable, -1) for variable in variables)
     names = ["" if old >= 0 else name for old, name in zip(tree.variables, tree.names)]
     names[hole] = HOLE
-    return Example(
-        tree.kinds,
-        tree.roles,
-        tuple(names),
-        variables,
-        label_tree_edges(tree.parents),
-        label_name_edges(variables, hole),
-        hole,
-        numbers[answer],
-    )
+    labels = label_tree_edges(tree.parents), label_name_edges(variables, hole)
+    return Example(tree.kinds, tree.roles, tuple(names), variables, *labels, hole, numbers[answer])

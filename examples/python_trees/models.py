@@ -6,31 +6,31 @@ from keras import ops
 from examples.python_trees import data, graphs
 from t2t_relpos.layers import FeedForward, RelationMultiHeadAttention, RelativeMultiHeadAttention
 
-NUM_LABELS = (graphs.NUM_TREE_LABELS, len(graphs.NAME_LABELS))
-# With this value, the number of table rows equals the number of edge labels.
-MAX_RELATIVE_POSITION = (sum(NUM_LABELS) - 1) // 2
-KINDS = ("content", "positions", "relations")
+NUM_LABELS = (graphs.NUM_TREE_LABELS, graphs.NUM_NAME_LABELS)
+# Attention without positions and edges; with relative positions in source order, whose tables have
+# as many rows as there are edge labels; with edge labels and no positions.
+ATTENTION = {
+    "content": lambda *sizes: RelativeMultiHeadAttention(
+        *sizes, use_key_table=False, use_value_table=False
+    ),
+    "positions": lambda *sizes: RelativeMultiHeadAttention(
+        *sizes, max_relative_position=(sum(NUM_LABELS) - 1) // 2
+    ),
+    "relations": lambda *sizes: RelationMultiHeadAttention(*sizes, NUM_LABELS),
+}
 
 
 class VariablePointer(keras.layers.Layer):
-    """A pointer layer that predicts the variable at the hole from the node representations.
+    """Predicts the variable at the hole: logits `[B, MAX_VARIABLES]` from nodes `[B, T, D]`.
 
     Every mention of a variable is scored against the hole. The logit of a variable is the
-    log-sum-exp of the scores of its mentions.
-
-    Call arguments:
-        nodes: `[B, T, D]`.
-        names: int `[B, T]`.
-
-    Returns:
-        Logits `[B, MAX_VARIABLES]`; about -1e9 for numbers that the function does not use.
+    log-sum-exp of the scores of its mentions, about -1e9 without mentions.
     """
 
     def build(self, nodes_shape, names_shape):
-        width = nodes_shape[-1]
-        self.query_dense = keras.layers.Dense(width, name="query", dtype=self.dtype_policy)
+        self.query_dense = keras.layers.Dense(nodes_shape[-1], name="query")
+        self.key_dense = keras.layers.Dense(nodes_shape[-1], name="key")
         self.query_dense.build(nodes_shape)
-        self.key_dense = keras.layers.Dense(width, name="key", dtype=self.dtype_policy)
         self.key_dense.build(nodes_shape)
 
     def call(self, nodes, names):
@@ -42,66 +42,23 @@ class VariablePointer(keras.layers.Layer):
         return ops.logsumexp(ops.where(mentions, scores[:, None, :], -1e9), axis=-1)
 
 
-def make_model(
-    kind: str, vocabulary: data.Vocabulary, width=64, num_layers=2, num_heads=4, dropout=0.1
-):
-    """Returns a model that predicts the variable at the hole.
-
-    Args:
-        kind: "content" (attention without positions and edges), "positions" (relative positions in
-            source order) or "relations" (edge labels, no positions).
-        vocabulary: ids of kinds, roles and names.
-        width: D.
-        num_layers: number of attention and feed-forward layers.
-        num_heads: N.
-        dropout: rate.
-
-    Returns:
-        A `keras.Model`. Its inputs are a dict of "kinds", "roles", "names" `[B, T]` and, for
-        "relations", "tree_labels", "name_labels" `[B, T, T]`. Its outputs are logits
-        `[B, MAX_VARIABLES]`.
-
-    Raises:
-        ValueError: if `kind` is unknown.
-    """
-    if kind not in KINDS:
-        raise ValueError(f"kind must be one of {KINDS}, got {kind!r}.")
-    ids = {
-        field: keras.Input((None,), dtype="int32", name=field)
-        for field in ("kinds", "roles", "names")
-    }
-    labels = {
-        field: keras.Input((None, None), dtype="int8", name=field)
-        for field in ("tree_labels", "name_labels")
-        if kind == "relations"
-    }
-    sizes = (
-        2 + len(vocabulary.kinds),
-        2 + len(vocabulary.roles),
-        data.FIRST_WORD + len(vocabulary.names),
-    )
-    x = keras.layers.Add()(
-        [keras.layers.Embedding(size, width)(nodes) for size, nodes in zip(sizes, ids.values())]
-    )
+def make_model(kind, vocabulary, width=64, num_layers=2, num_heads=4, dropout=0.1):
+    """Returns a model of a kind, a key of `ATTENTION`, from the inputs of `data.make_batch`."""
+    fields = ("kinds", "roles", "names")
+    ids = {field: keras.Input((None,), dtype="int32", name=field) for field in fields}
+    fields = ("tree_labels", "name_labels") if kind == "relations" else ()
+    labels = {field: keras.Input((None, None), dtype="int8", name=field) for field in fields}
+    sizes = {"kinds": 2, "roles": 2, "names": data.FIRST_WORD}
+    sizes = {field: first + len(vocabulary[field]) for field, first in sizes.items()}
+    x = [keras.layers.Embedding(size, width)(ids[field]) for field, size in sizes.items()]
+    x = keras.layers.Add()(x)
     mask = ops.not_equal(ids["kinds"], 0)[:, None, :]
     edges = {"relations": tuple(labels.values())} if labels else {}
     for _ in range(num_layers):
         y = keras.layers.LayerNormalization()(x)
-        y = _make_attention(kind, num_heads, width // num_heads)(y, y, attention_mask=mask, **edges)
-        x = x + keras.layers.Dropout(dropout)(y)
+        attention = ATTENTION[kind](num_heads, width // num_heads)
+        x = x + keras.layers.Dropout(dropout)(attention(y, y, attention_mask=mask, **edges))
         y = FeedForward(4 * width)(keras.layers.LayerNormalization()(x))
         x = x + keras.layers.Dropout(dropout)(y)
     x = keras.layers.LayerNormalization()(x)
     return keras.Model({**ids, **labels}, VariablePointer()(x, ids["names"]))
-
-
-def _make_attention(kind, num_heads, key_dim):
-    if kind == "relations":
-        return RelationMultiHeadAttention(num_heads, key_dim, NUM_LABELS)
-    if kind == "positions":
-        return RelativeMultiHeadAttention(
-            num_heads, key_dim, max_relative_position=MAX_RELATIVE_POSITION
-        )
-    return RelativeMultiHeadAttention(
-        num_heads, key_dim, use_key_table=False, use_value_table=False
-    )

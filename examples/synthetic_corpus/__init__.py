@@ -12,36 +12,27 @@ clauses, and more words than any sentence of the other splits.
 import random
 import zlib
 
-from examples.synthetic_corpus.sentence_sampler import SentenceSampler
+from examples.synthetic_corpus.sentences import SentenceSampler
 
 SPLITS = {"train": 20_000, "dev": 500, "test": 1_000, "test_longer": 500}
-MIN_WORDS = 4
-MAX_WORDS = 16
-MAX_WORDS_LONGER = 30
 
 
 def generate(split, size=None, seed=0):
-    """Returns the sentence pairs of a split, which are the same in every call.
+    """Returns the (English, German) pairs of a split, which are the same in every call.
 
-    No English sentence occurs twice in a split, or in two splits of any sizes and
-    seeds. The shortest sentence of `test_longer` has more words than the longest
-    sentence of the other splits. A smaller size gives the first pairs of a larger size.
+    No English sentence occurs twice in a split, or in two splits of any sizes and seeds.
+    A smaller size gives the first pairs of a larger size.
 
     Args:
-        split: a key of `SPLITS`: train, dev, test or test_longer.
+        split: a key of `SPLITS`.
         size: number of pairs. Default: `SPLITS[split]`.
         seed: integer seed of the random sentences.
-
-    Returns:
-        A list of (English, German) strings.
 
     Raises:
         ValueError: if `split` is unknown or `size` is below 1.
 
     Example:
 
-    >>> len(generate("dev"))
-    500
     >>> generate("dev", size=2) == generate("dev", size=4)[:2]
     True
     """
@@ -66,9 +57,8 @@ def generate(split, size=None, seed=0):
 def _split_of(english):
     """Returns the only split that may contain this sentence, or None."""
     words = english.count(" ") + 1
-    if words > MAX_WORDS:
-        return "test_longer" if words <= MAX_WORDS_LONGER else None
-    if words < MIN_WORDS:
+    if words < 4 or words > 30:
         return None
-    bucket = zlib.crc32(english.encode()) % 10
-    return ("dev", "test")[bucket] if bucket < 2 else "train"
+    if words > 16:
+        return "test_longer"
+    return {0: "dev", 1: "test"}.get(zlib.crc32(english.encode()) % 10, "train")

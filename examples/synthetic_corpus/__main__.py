@@ -6,7 +6,6 @@ The files are train, dev, test and test_longer, each with the suffixes .en and .
 of these names are replaced.
 """
 
-import os
 import sys
 from pathlib import Path
 
@@ -16,20 +15,14 @@ from examples.synthetic_corpus import SPLITS, generate
 from trainer import atomic_files
 
 
-def write_split(folder: str | os.PathLike, split: str, size: int | None = None):
-    """Writes `SPLIT.en` and `SPLIT.de`. Each file is written atomically.
-
-    Args:
-        folder: an existing folder.
-        split: a key of `SPLITS`.
-        size: number of pairs. Default: `SPLITS[split]`.
-    """
+def write_split(folder, split, size=None):
+    """Writes `SPLIT.en` and `SPLIT.de` into an existing folder, each atomically."""
     for language, lines in zip(("en", "de"), zip(*generate(split, size))):
         atomic_files.write_text(Path(folder) / f"{split}.{language}", "\n".join(lines) + "\n")
 
 
-def main(argv: list[str]):
-    """Runs the program with parsed flags; `argv[1]` is the folder."""
+def main(argv):
+    """Runs the program; `argv[1]` is the folder."""
     if len(argv) != 2:
         raise app.UsageError(
             f"Expected one argument, a folder for the files. Received: {len(argv) - 1}."

@@ -6,6 +6,7 @@ import random
 import keras
 import numpy as np
 import pytest
+from programs import loaded
 
 from examples.python_trees import data, graphs, models
 
@@ -76,7 +77,7 @@ def test_label_name_edges_of_variables():
     #            x  .  y  x  ?  x
     variables = (5, -1, 7, 5, -1, 5)
     labels = graphs.label_name_edges(variables, hole=4)
-    # Last, next, earlier and later use, and the variables before and after.
+    # The order of the labels: last, next, earlier, later use, variables before and after.
     names = "lneLba"
     rows = ["..an.L", "......", "b..a..", "l.b.an", "...b.a", "e..lb."]
     assert graphs.NO_EDGE == names.find(".")
@@ -160,7 +161,7 @@ def test_batches_contain_each_example_once(tree):
     inputs, answers = data.make_batch(examples[:2], vocabulary)
     assert inputs["names"][0, USE_VALUES] == data.HOLE_ID == inputs["names"][1, USE_TOTAL]
     assert inputs["names"][1, TOTAL] == data.FIRST_VARIABLE + answers[1]
-    assert inputs["names"][0, SUM] == vocabulary.names["sum"] >= data.FIRST_WORD
+    assert inputs["names"][0, SUM] == vocabulary["names"]["sum"] >= data.FIRST_WORD
     assert inputs["kinds"].min() >= 2 and inputs["tree_labels"].shape == (2, 13, 13)
 
 
@@ -184,7 +185,7 @@ def test_baseline_accuracies_values(tree):
     assert data.baseline_accuracies(examples)["most frequent"] == 0
 
 
-@pytest.mark.parametrize("kind", models.KINDS)
+@pytest.mark.parametrize("kind", models.ATTENTION)
 def test_models_train_and_only_positions_depend_on_order(kind, tree):
     examples = [example_at(tree, hole, seed) for seed in range(8) for hole in tree.uses]
     vocabulary = data.make_vocabulary(examples, min_count=1)
@@ -214,7 +215,13 @@ def test_models_train_and_only_positions_depend_on_order(kind, tree):
     assert losses[-1] < losses[0]
 
 
-def test_make_model_rejects_an_unknown_kind(tree):
-    vocabulary = data.make_vocabulary([example_at(tree, USE_TOTAL)])
-    with pytest.raises(ValueError, match="kind must be one of .*, got 'edges'."):
-        models.make_model("edges", vocabulary)
+def test_format_table_of_accuracies():
+    with loaded("examples.python_trees.__main__") as program:
+        program.FLAGS(["python_trees", "--seeds=1,2"])
+        table = program.format_table({"content": [60.0, 62.0]}, {"chance": 0.333})
+    assert table.splitlines() == [
+        "| | seed 1 | seed 2 | mean ± std |",
+        "| --- | ---: | ---: | ---: |",
+        "| chance | | | 33.3 |",
+        "| content | 60.0 | 62.0 | 61.0 ± 1.4 |",
+    ]

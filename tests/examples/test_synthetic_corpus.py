@@ -9,7 +9,7 @@ from subprocesses import run_python
 
 from examples import synthetic_corpus
 from examples.synthetic_corpus import __main__ as corpus_program
-from examples.synthetic_corpus.sentence_sampler import SentenceSampler
+from examples.synthetic_corpus.sentences import SentenceSampler
 
 SHA256 = {
     "train": "cff84596d1e25c221df18aa4375a9eebca38598095c392747997480e31260a50",

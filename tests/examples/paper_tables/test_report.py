@@ -1,12 +1,11 @@
-"""Tests of result tables, CSV files and plots."""
+"""Tests of result tables and CSV files."""
 
 import csv
 import io
 
 import pytest
-from markers import needs_matplotlib
 
-from examples.paper_tables import plots, report
+from examples.paper_tables import report
 from examples.paper_tables.scoring import Result, bucket_labels, score_trial
 from trainer.metrics import Score, sacrebleu
 
@@ -110,26 +109,3 @@ def test_score_trial_of_translations(make_trial, folder):
 
 def test_bucket_labels_of_short_sentences():
     assert bucket_labels(4) == ["1–2", "3–4", "5–5", "6–6", "7–"]
-
-
-@needs_matplotlib
-def test_plots_show_scores(results, make_result, tmp_path, monkeypatch):
-    figures = {}
-    monkeypatch.setattr(
-        plots, "save_figure", lambda figure, path: figures.update({path.name: figure})
-    )
-    plots.plot_variants(tmp_path / "variants.png", results)
-    first, second, paper = figures["variants.png"].axes
-    points = [line.get_ydata() for line in second.lines if line.get_marker() == "o"]
-    assert [list(values) for values in points] == [[32.0, 33.0], [7.0]]
-    assert second.get_title() == "Ours: test_b"
-    assert list(paper.lines[0].get_ydata()) == [25.5, 25.5]
-    assert [label.get_text() for label in paper.get_xticklabels()] == ["with", "without"]
-    plots.plot_variants(tmp_path / "zero.png", [[make_result("with", 1, 0.0, 0.0, 0.0)]])
-    assert figures["zero.png"].axes[0].get_ylim()[0] == 0.0
-    buckets = [(2, 40.0), (3, 30.0), (1, 24.0), (1, 20.0), (4, 10.0)]
-    with_buckets = make_result("with", 1, 1.0, 2.0, 3.0, buckets=buckets)
-    plots.plot_lengths(tmp_path / "lengths.png", [[with_buckets], [make_result("without", 1)]], 8)
-    (axis,) = figures["lengths.png"].axes
-    lines = {line.get_label(): list(line.get_ydata()) for line in axis.lines}
-    assert lines["with"] == [40.0, 30.0, 24.0, 20.0, 10.0] and "without" not in lines

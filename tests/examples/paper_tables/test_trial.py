@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from examples.paper_tables.trial import TrialError, run_trials
+from examples.paper_tables.trial import TrialError
 
 pytestmark = pytest.mark.slow
 
@@ -76,18 +76,13 @@ def test_trial_rejects_train_steps_below_the_last_checkpoint(make_trial):
         trial.run()
 
 
-def test_run_trials_postpones_trials_of_other_processes_and_waits(make_trial, calls, capsys):
-    trials = [make_trial({"max_relative_position": k}) for k in (1, 2, 3)]
-    with open(trials[0].folder / "lock", "w") as lock:
+def test_trial_waits_for_the_child_process_of_a_killed_parent(make_trial, calls):
+    trial = make_trial()
+    with open(trial.folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert trials[0].run(wait=False) is False
-        done = run_trials(trials)
-        assert [next(done), next(done)] == [trials[1], trials[2]]
-        capsys.readouterr()
-        threading.Timer(0.5, lock.close).start()
-        assert list(done) == [trials[0]]
-    assert [len(calls(trial)) for trial in trials] == [4, 4, 4]
-    assert capsys.readouterr().out.splitlines() == [
-        f"Waiting for another process that uses {trials[0].folder}.",
-        f"Training a variant, seed 3: {trials[0].folder}",
-    ]
+        waiting = threading.Thread(target=trial.run)
+        waiting.start()
+        waiting.join(0.5)
+        assert waiting.is_alive() and not calls(trial)
+    waiting.join()
+    assert len(calls(trial)) == 4
