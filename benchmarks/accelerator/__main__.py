@@ -17,8 +17,8 @@ Implementations:
 
 All implementations take turns in one process. Before that, a new process for each implementation
 measures peak memory: that of the device on accelerators, and that of the process on CPUs. Writes
-accelerator.md, accelerator.csv and, if matplotlib is installed, accelerator.png. Plain attention
-above --plain_max_length is left out, because its memory is quadratic in length.
+accelerator.md and accelerator.csv. Plain attention above --plain_max_length is left out, because
+its memory is quadratic in length.
 """
 
 import dataclasses
@@ -33,14 +33,19 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 from absl import app, flags
 
-from benchmarks.accelerator import devices
-from benchmarks.accelerator.comparison import HEADER, Comparison, cells_of, take_turns
-from benchmarks.accelerator.steps import Case, attention_step, implementations
-from benchmarks.attention.plot import plot_ratios
-from benchmarks.common import memory
-from benchmarks.common.flag_checks import check_no_arguments, check_values, positive_integers
-from benchmarks.common.pyplot import import_pyplot
-from benchmarks.common.tables import write_csv
+from benchmarks import devices
+from benchmarks.attention.steps import Case
+from benchmarks.comparison import (
+    HEADER,
+    Comparison,
+    cells_of,
+    implementations,
+    peak_memory,
+    take_turns,
+)
+from benchmarks.flag_checks import check_no_arguments, check_values, positive_integers
+from benchmarks.memory import measure_in_new_process
+from benchmarks.tables import write_csv
 
 FLAGS = flags.FLAGS
 PARTS, DIRECTIONS = ("core", "layer", "training"), ("bidirectional", "causal")
@@ -95,24 +100,19 @@ def names_of(case: Case) -> list[str]:
     return [name for name in implementations() if name != "plain" or not is_long]
 
 
-def measure_memory(cases: list[Case]) -> dict:
-    """Returns the peak memory in MB by (case, implementation)."""
+def measure_memory(case: Case, name: str) -> float | None:
+    """Returns the peak memory of an implementation in a new process in MB, if it is measured."""
     if not FLAGS.memory:
-        return {}
-    return {
-        (case, name): memory.measure_in_new_process(
-            "benchmarks.accelerator", (name, *dataclasses.astuple(case)), {"xla": FLAGS.xla}
-        )
-        for case in cases
-        for name in names_of(case)
-    }
+        return None
+    # All but the passes, which are both.
+    of = name, *dataclasses.astuple(case)[:-1]
+    return measure_in_new_process("benchmarks.accelerator", of, {"xla": FLAGS.xla})
 
 
-def print_memory(implementation, part, direction, dtype, length, batch_size, k):
-    """Prints the peak memory of an implementation."""
-    case = Case(part, direction, dtype, int(length), int(batch_size), int(k))
-    step = attention_step(implementation, case, xla=FLAGS.xla)
-    print(f"{devices.peak_increase(step):.1f}")
+def print_memory(implementation, part, direction, dtype, *sizes):
+    """Prints the peak memory of an implementation. Sizes are length, batch size and K."""
+    case = Case(part, direction, dtype, *map(int, sizes))
+    print(f"{peak_memory(implementation, case, xla=FLAGS.xla):.1f}")
 
 
 def measure(comparison: Comparison) -> list[dict]:
@@ -127,7 +127,7 @@ def measure(comparison: Comparison) -> list[dict]:
 def measure_attention(case: Case, megabytes: dict) -> list[dict]:
     """Returns the rows of a case, with peak memory."""
     rows = measure(Comparison.of_attention(case, names_of(case), xla=FLAGS.xla))
-    return [row | {"megabytes": megabytes.get((case, row["implementation"]))} for row in rows]
+    return [row | {"megabytes": megabytes[case, row["implementation"]]} for row in rows]
 
 
 def measure_training(dtype: str) -> list[dict]:
@@ -147,7 +147,8 @@ def main(argv):
         print_memory(*FLAGS.memory_of.split(","))
         return
     cases, output_dir = get_cases(), Path(FLAGS.output_dir)
-    megabytes = measure_memory(cases)
+    # Before this process uses the device.
+    megabytes = {(case, n): measure_memory(case, n) for case in cases for n in names_of(case)}
     lines = [devices.describe(), "", markdown(HEADER), "|" + " --- |" * len(HEADER)]
     print("\n".join(lines), flush=True)
     rows = []
@@ -160,20 +161,6 @@ def main(argv):
         print("\n".join(new), flush=True)
     write_csv(output_dir / "accelerator.csv", COLUMNS, rows)
     (output_dir / "accelerator.md").write_text("\n".join(lines) + "\n")
-    plot(rows, output_dir / "accelerator.png")
-
-
-def plot(rows: list[dict], path: Path):
-    """Plots the time relative to plain attention over length, if any row has this ratio."""
-    compared = [
-        row | {"part": f"{row['part']}, {row['dtype']}", "passes": "both", "ratio": ratio}
-        for row in rows
-        if row["implementation"] != "plain"
-        and row["part"] != "training"
-        and (ratio := row.get("over_plain"))
-    ]
-    if compared and (pyplot := import_pyplot()) is not None:
-        plot_ratios(pyplot, compared, path)
 
 
 if __name__ == "__main__":

@@ -29,12 +29,12 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 import keras
 from absl import app, flags
 
-from benchmarks.accelerator import devices
-from benchmarks.accelerator.comparison import HEADER, Comparison, cells_of, take_turns
-from benchmarks.accelerator.steps import Case, implementations
-from benchmarks.common.flag_checks import check_no_arguments, positive_integers
-from benchmarks.common.tables import print_cells, print_header
-from benchmarks.common.worker_processes import ROOT, child_environment
+from benchmarks import devices
+from benchmarks.attention.steps import Case
+from benchmarks.comparison import HEADER, Comparison, cells_of, implementations, take_turns
+from benchmarks.flag_checks import check_no_arguments, positive_integers
+from benchmarks.tables import print_cells, print_header
+from benchmarks.workers import ROOT, child_environment
 from t2t_relpos._backend import device
 from t2t_relpos.attention import dispatch
 

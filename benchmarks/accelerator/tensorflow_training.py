@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.common import memory
+from benchmarks import memory
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.training.batch_parts import shard
 from trainer.training.compiled_steps import xla_error

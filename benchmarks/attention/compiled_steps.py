@@ -1,8 +1,12 @@
 """Compiles a step, forward or forward and backward, on every Keras backend."""
 
+import os
+
 import keras
 import numpy as np
 from keras import ops
+
+from benchmarks.workers import tensorflow_with_threads
 
 
 def compile_step(function, tensors, variables, *, training: bool, xla: bool):
@@ -26,17 +30,16 @@ def set_threads(threads: int):
     """Limits the backend to a number of threads. Call it before the first computation."""
     backend = keras.backend.backend()
     if backend == "tensorflow":
-        import tensorflow as tf
-
-        # Every case builds a new graph; silence TensorFlow's warning about it.
-        tf.get_logger().setLevel("ERROR")
-        tf.config.threading.set_intra_op_parallelism_threads(threads)
-        tf.config.threading.set_inter_op_parallelism_threads(1)
+        # Every case builds a new graph; this silences TensorFlow's warning about it.
+        tensorflow_with_threads(threads)
     elif backend == "torch":
         import torch
 
         torch.set_num_threads(threads)
-    # JAX has flags for one thread only: see `__main__`.
+    elif threads == 1:
+        # JAX reads XLA_FLAGS at the first computation, and has no flag for other numbers.
+        flag = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}"
 
 
 def _tensorflow(function, tensors, variables, training, xla):

@@ -1,55 +1,40 @@
-"""Builds the steps that the attention benchmark measures: attention cores and encoder layers."""
+"""Builds the steps of attention that the benchmarks of attention and of accelerators measure."""
 
 import dataclasses
-import inspect
 
 import keras
 import numpy as np
 from keras import ops
 
 from benchmarks.attention.compiled_steps import compile_step
-from benchmarks.attention.tensor2tensor_attention import Tensor2TensorAttention
-from benchmarks.common import memory
 from t2t_relpos import RelativeMultiHeadAttention
-from t2t_relpos.attention import (
-    attend,
-    causal_mask,
-    dot_product_attention_relative,
-    key_padding_mask,
-)
-from t2t_relpos.attention.dropout import AttentionDropout
+from t2t_relpos.attention import attend, causal_mask, dot_product_attention_relative
 
 NUM_HEADS, KEY_DIM, WIDTH, INTERMEDIATE_DIM = 8, 64, 512, 2048
-TOKENS_PER_BATCH = 2048
-IMPLEMENTATIONS = {
-    "core": ("plain", "relative", "flash", "tensor2tensor", "matmul"),
-    "attention": ("keras", "plain", "relative", "flash"),
-    "layer": ("plain", "keras", "relative", "flash", "tensor2tensor"),
-}
-# Older checkouts, to which `--baseline` compares, call the argument `recompute`.
-REMATERIALIZE = "rematerialize"
-if REMATERIALIZE not in inspect.signature(attend).parameters:
-    REMATERIALIZE = "recompute"
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One line of the printed table.
+    """An attention computation to measure.
 
     Args:
-        part: "core", attention of given queries, keys and values; "attention", the multi-head
-            attention layer; or "layer", an encoder layer.
+        part: "core", attention of given queries, keys and values; "layer", the multi-head attention
+            layer; or "encoder", a pre-norm encoder layer.
         direction: "bidirectional" or "causal".
-        passes: "forward", without dropout, or "both", forward and backward.
+        dtype: dtype of the computation, "float32" or "bfloat16".
+        length: number of positions.
+        batch_size: number of sequences.
         max_relative_position: K.
-        length: n.
+        passes: "forward" (inference) or "both" (forward and backward).
     """
 
     part: str
     direction: str
-    passes: str
-    max_relative_position: int
+    dtype: str
     length: int
+    batch_size: int
+    max_relative_position: int
+    passes: str = "both"
 
     @property
     def causal(self):
@@ -59,140 +44,110 @@ class Case:
     def training(self):
         return self.passes == "both"
 
-    @property
-    def batch_size(self):
-        return max(1, TOKENS_PER_BATCH // self.length)
 
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Settings that are the same for all cases.
+def attention_step(implementation: str, case: Case, *, xla: bool):
+    """Returns a function without arguments that runs one step and waits for its result.
 
     Args:
-        padding: whether the last quarter of every other sequence is padding.
-        flash_attention: whether this library's attention uses memory linear in length.
-        dropout: rate of the dropout of attention weights.
+        implementation:
+            "plain": attention without tables; in layers Keras's without its fused kernels.
+            "keras": `keras.layers.MultiHeadAttention`, not in "core".
+            "flash": attention without tables by the backend's own fused or blockwise function.
+            "relative": relative attention with its default settings.
+            "relative_linear": relative attention with memory linear in length.
+            "tensor2tensor": tensor2tensor's algorithm, only in "core".
+        case: the computation.
         xla: whether TensorFlow compiles with XLA.
     """
-
-    padding: bool = False
-    flash_attention: bool = False
-    dropout: float = 0.0
-    xla: bool = False
+    make = {"core": _core, "layer": _layer, "encoder": _encoder}[case.part]
+    function, tensors, variables = make(implementation, case, np.random.default_rng(1))
+    return compile_step(function, tensors, variables, training=case.training, xla=xla)
 
 
-def make_step(implementation: str, case: Case, options: Options):
-    """Returns a function without arguments that runs one step and waits for its result."""
-    make = make_core if case.part == "core" else make_layer
-    function, tensors, variables = make(implementation, case, options)
-    return compile_step(function, tensors, variables, training=case.training, xla=options.xla)
-
-
-def measure_peak_memory(implementation: str, case: Case, options: Options) -> float:
-    """Returns the peak memory of two steps in MB, minus the memory resident before them.
-
-    Call it once per process: memory that a process has freed may be reused without being counted.
-    """
-    # The first step of a process allocates memory that does not depend on the case.
-    make_step(implementation, dataclasses.replace(case, length=8), options)()
-    return memory.peak_increase(make_step(implementation, case, options))
-
-
-def make_core(implementation: str, case: Case, options: Options):
-    """Returns (a function that computes attention, its arguments, an empty list of variables).
-
-    Arguments are q, k, v `[B, N, n, H]` and the tables.
-    """
-    rng, shape = np.random.default_rng(0), (case.batch_size, NUM_HEADS, case.length, KEY_DIM)
-    qkv = [_draw(rng, shape) * KEY_DIM**-0.25 for _ in range(3)]
-    tables = [_draw(rng, (2 * case.max_relative_position + 1, KEY_DIM)) * 0.1 for _ in range(2)]
-    key_mask = _key_mask(case) if options.padding else None
-    rate = options.dropout if case.training else 0.0
-    if implementation == "matmul":
-        return _matmul, qkv, []
+def _core(implementation, case, rng):
+    """Returns (a function, its arguments q, k, v `[B, N, n, H]` and tables, no variables)."""
+    shape = (case.batch_size, NUM_HEADS, case.length, KEY_DIM)
+    tensors = [_draw(rng, shape, case.dtype) / (KEY_DIM**0.5 if i == 0 else 1) for i in range(3)]
+    if implementation == "flash":
+        return lambda q, k, v: _flash(q, k, v, causal=case.causal), tensors, []
+    k = case.max_relative_position
+    if implementation != "plain":
+        tensors += [_draw(rng, (2 * k + 1, KEY_DIM), case.dtype) * 0.1 for _ in range(2)]
     if implementation == "tensor2tensor":
-        bias = _bias(case, key_mask)
+        allowed = causal_mask(case.length, case.length) if case.causal else None
+        bias = None if allowed is None else ops.where(allowed, 0.0, -1e9)
 
         def attend_like_tensor2tensor(query, key, value, *tables):
-            return dot_product_attention_relative(
-                query, key, value, bias, *tables, case.max_relative_position, rate
-            )
+            return dot_product_attention_relative(query, key, value, bias, *tables, k)
 
-        return attend_like_tensor2tensor, [*qkv, *tables], []
-    # Same value as RelativeMultiHeadAttention passes.
-    rematerialize = False if case.training else None
-    if implementation == "flash" or (options.flash_attention and implementation == "relative"):
-        rematerialize = True
-    settings = {"causal": case.causal, "key_mask": key_mask, "return_weights": False}
-    settings |= {REMATERIALIZE: rematerialize}
-    if rate:
-        settings["dropout"] = AttentionDropout(rate, keras.random.SeedGenerator(1))
-    function = lambda *tensors: attend(*tensors, **settings)[0]
-    return function, qkv if implementation == "plain" else [*qkv, *tables], []
+        return attend_like_tensor2tensor, tensors, []
+    options = {"causal": case.causal, "return_weights": False}
+    # RelativeMultiHeadAttention passes the same values.
+    default = False if case.training else None
+    options["rematerialize"] = True if implementation == "relative_linear" else default
+    return lambda *inputs: attend(*inputs, **options)[0], tensors, []
 
 
-def make_layer(implementation: str, case: Case, options: Options):
-    """Returns (an encoder layer or its attention as a function, its inputs, its variables)."""
-    inputs = _draw(np.random.default_rng(0), (case.batch_size, case.length, WIDTH))
-    attention = _make_attention_layer(implementation, case, options)
-    norms = [keras.layers.LayerNormalization(epsilon=1e-6) for _ in range(2)]
-    inner = keras.layers.Dense(INTERMEDIATE_DIM, activation="relu")
-    outer = keras.layers.Dense(WIDTH)
-    mask = _key_mask(case)[:, None, :] if options.padding else None
+def _layer(implementation, case, rng):
+    """Returns (a multi-head attention layer as a function, its inputs, its variables)."""
+    policy = "float32" if case.dtype == "float32" else f"mixed_{case.dtype}"
+    settings = {"num_heads": NUM_HEADS, "key_dim": KEY_DIM, "dtype": policy}
+    if implementation in ("plain", "keras"):
+        fused = False if implementation == "plain" else None
+        layer = keras.layers.MultiHeadAttention(flash_attention=fused, **settings)
+    elif implementation == "flash":
+        layer = _FlashAttention(use_key_table=False, use_value_table=False, **settings)
+    else:
+        layer = RelativeMultiHeadAttention(
+            max_relative_position=case.max_relative_position,
+            flash_attention=implementation == "relative_linear" or None,
+            **settings,
+        )
+    x = _draw(rng, (case.batch_size, case.length, WIDTH), case.dtype)
+    function = lambda x: layer(x, x, use_causal_mask=case.causal, training=case.training)
+    function(x[:1, :8])
+    return function, [x], layer.trainable_variables
 
-    masks = {"attention_mask": mask, "use_causal_mask": case.causal}
 
-    def attend_only(x):
-        return attention(x, x, **masks, training=case.training)
+def _encoder(implementation, case, rng):
+    """Returns (a pre-norm encoder layer as a function, its inputs, its variables)."""
+    attention, inputs, variables = _layer(implementation, case, rng)
+    norms = [keras.layers.LayerNormalization(epsilon=1e-6, dtype=case.dtype) for _ in range(2)]
+    inner = keras.layers.Dense(INTERMEDIATE_DIM, activation="relu", dtype=case.dtype)
+    outer = keras.layers.Dense(WIDTH, dtype=case.dtype)
 
     def call(x):
-        x = x + attend_only(norms[0](x))
+        x = x + attention(norms[0](x))
         return x + outer(inner(norms[1](x)))
 
-    only = case.part == "attention"
-    function = attend_only if only else call
-    function(inputs[:, :8] if mask is None else inputs)
-    layers = (attention,) if only else (attention, *norms, inner, outer)
-    return function, [inputs], [w for layer in layers for w in layer.trainable_weights]
+    call(inputs[0][:1, :8])
+    others = [w for layer in (*norms, inner, outer) for w in layer.trainable_variables]
+    return call, inputs, [*variables, *others]
 
 
-def _make_attention_layer(implementation, case, options):
-    settings = {"num_heads": NUM_HEADS, "key_dim": KEY_DIM, "dropout": options.dropout}
-    k = case.max_relative_position
-    if implementation == "keras":
-        return keras.layers.MultiHeadAttention(**settings)
-    if implementation == "tensor2tensor":
-        return Tensor2TensorAttention(NUM_HEADS, KEY_DIM, k, options.dropout)
-    if implementation in ("relative", "flash"):
-        flash_attention = options.flash_attention or implementation == "flash" or None
-        return RelativeMultiHeadAttention(
-            max_relative_position=k, flash_attention=flash_attention, **settings
-        )
-    return RelativeMultiHeadAttention(
-        max_relative_position=None, use_key_table=False, use_value_table=False, **settings
+class _FlashAttention(RelativeMultiHeadAttention):
+    """Multi-head attention without relative positions that uses the backend's flash attention."""
+
+    def attend(self, query, key, value, *, causal, **options):
+        return _flash(query, key, value, causal=causal), None
+
+
+def _flash(query, key, value, *, causal):
+    """Returns the outputs `[B, N, T, H]` of the backend's own attention function."""
+    if keras.backend.backend() == "torch":
+        from torch.nn.functional import scaled_dot_product_attention
+
+        return scaled_dot_product_attention(query, key, value, is_causal=causal, scale=1.0)
+    import jax
+
+    # cuDNN supports 16-bit types only.
+    fused = jax.default_backend() == "gpu" and query.dtype == "bfloat16"
+    heads_last = [ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value)]
+    outputs = jax.nn.dot_product_attention(
+        *heads_last, is_causal=causal, scale=1.0, implementation="cudnn" if fused else None
     )
+    return ops.transpose(outputs, (0, 2, 1, 3))
 
 
-def _matmul(query, key, value):
-    """Computes the two matrix products of plain attention. Their gradients take four more."""
-    return ops.matmul(ops.matmul(query, ops.swapaxes(key, -1, -2)), value)
-
-
-def _draw(rng, shape):
-    return ops.convert_to_tensor(rng.normal(size=shape), dtype="float32")
-
-
-def _key_mask(case):
-    """Returns bool `[B, n]`, False in the last quarter of every other sequence."""
-    even = np.arange(case.batch_size) % 2 == 0
-    lengths = np.where(even, case.length, max(1, 3 * case.length // 4))
-    return ops.convert_to_tensor(np.arange(case.length) < lengths[:, None])
-
-
-def _bias(case, key_mask):
-    """Returns the additive mask of the reference, or None."""
-    allowed = causal_mask(case.length, case.length) if case.causal else None
-    if key_mask is not None:
-        padding = key_padding_mask(key_mask)
-        allowed = padding if allowed is None else ops.logical_and(allowed, padding)
-    return None if allowed is None else ops.where(allowed, 0.0, -1e9)
+def _draw(rng, shape, dtype):
+    return ops.cast(ops.convert_to_tensor(rng.normal(size=shape), dtype="float32"), dtype)

@@ -47,12 +47,17 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags, logging
 
-from benchmarks.common.bootstrap import format_interval, median_and_interval
-from benchmarks.common.flag_checks import check_no_arguments, check_values, positive_integers
-from benchmarks.common.tables import print_cells, print_header, write_csv
-from benchmarks.common.worker_processes import available, in_turns, start_workers
 from benchmarks.decoding import models as models_module
 from benchmarks.decoding.exported_models import ExportedModels
+from benchmarks.flag_checks import check_no_arguments, check_values, positive_integers
+from benchmarks.tables import (
+    format_interval,
+    median_and_interval,
+    print_cells,
+    print_header,
+    write_csv,
+)
+from benchmarks.workers import available, in_turns, start_workers
 
 FLAGS = flags.FLAGS
 SYSTEMS = (

@@ -8,7 +8,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from benchmarks.common.worker_processes import child_environment
+from benchmarks.workers import child_environment
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer import export_ctranslate2
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer

@@ -6,13 +6,11 @@ The packages of a system are imported only in its worker, because OpenNMT-tf has
 environment.
 """
 
-import json
 import os
-import sys
 import time
 
-from benchmarks.common import memory
-from benchmarks.common.worker_protocol import answer_all, redirect_stdout, tensorflow_with_threads
+from benchmarks import memory
+from benchmarks.workers import answer_all, tensorflow_with_threads
 
 
 def load_saved_model(settings):
@@ -84,8 +82,8 @@ LOADERS = {
 }
 
 
-def main(settings):
-    answers = redirect_stdout()
+def make_reply(settings):
+    """Returns the function that answers messages."""
     # Keep a reference to the model, because its signature does not keep it alive.
     translate, _model = LOADERS[settings["kind"]](settings)
 
@@ -98,8 +96,8 @@ def main(settings):
             seconds.append(time.perf_counter() - start)
         return {"seconds": seconds, "translations": translations, "megabytes": memory.peak()}
 
-    answer_all(answers, reply)
+    return reply
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    answer_all(make_reply)

@@ -1,4 +1,4 @@
-"""Compares the training speed of this project, OpenNMT-tf and tensor2tensor.
+"""Compares the training speed of this project, OpenNMT-tf, tensor2tensor and PyTorch.
 
     python -m benchmarks.training --train_source=train.en.gz --train_target=train.de.gz \
         --opennmt_python=ONMT/bin/python
@@ -12,7 +12,7 @@ Systems:
     opennmt              OpenNMT-tf 2.32 in the environment of --opennmt_python
     tensor2tensor        tensor2tensor 1.15.7 in the environment of --tensor2tensor_python, which
                          tests/reference/README.md describes
-    matmul               only the multiplications of tokens by weights, in float32
+    torch                torch.nn.Transformer, pre-norm, with sinusoidal positions and fused Adam
 
 All systems train a new model on the same batches of ids in memory. A step is forward, backward and
 update, with dropout and label smoothing. Each system has a worker process. The workers take turns,
@@ -22,12 +22,12 @@ In OpenNMT-tf and tensor2tensor, all heads of a layer share one table, regardles
 Columns, medians over runs with bootstrapped 95 % intervals:
     tokens/s         source and target tokens per second, without padding
     time / trainer   time of a step, divided by that of `trainer` in the same run
-    matmul share     time of `matmul`, divided by that of a step; may exceed 1 in bfloat16
-    GFLOP/s          FLOPs of `matmul`, divided by the time of a step
     MB               peak memory
 """
 
+import importlib.util
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -36,13 +36,16 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 from absl import app, flags
 
-from benchmarks.common.bootstrap import format_interval, median_and_interval
-from benchmarks.common.flag_checks import check_no_arguments, check_values, positive_integers
-from benchmarks.common.tables import print_cells, print_header, write_csv
-from benchmarks.common.worker_processes import available, in_turns, start_workers
-from benchmarks.training import batches as batches_module
-from benchmarks.training.batches import count_tokens, write_batches
-from benchmarks.training.matmul_rate import count_flops
+from benchmarks.flag_checks import check_no_arguments, check_values, positive_integers
+from benchmarks.tables import (
+    format_interval,
+    median_and_interval,
+    print_cells,
+    print_header,
+    write_csv,
+)
+from benchmarks.training.batches import count_tokens, make_batches, write_batches
+from benchmarks.workers import available, in_turns, start_workers
 from t2t_relpos.models import PRESETS, TransformerConfig
 
 FLAGS = flags.FLAGS
@@ -52,45 +55,71 @@ SYSTEMS = {
     "trainer sinusoidal": {"kind": "trainer", "precision": "float32", "position": "sinusoidal"},
     "opennmt": {"kind": "opennmt"},
     "tensor2tensor": {"kind": "tensor2tensor"},
-}
-# glibc must not return the memory of large results to the system, or page faults slow matmul down.
-MATMUL_VARIABLES = {
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(10**11),
-    "MALLOC_ARENA_MAX": "1",
+    "torch": {"kind": "torch"},
 }
 # The presets that OpenNMT-tf and tensor2tensor support too.
 RELATIVE = sorted(name for name, settings in PRESETS.items() if settings["position"] == "relative")
 flags.DEFINE_enum("preset", "tiny", RELATIVE, "Architecture.")
-batches_module.define_flags()
+flags.DEFINE_integer(
+    "vocab_size",
+    8000,
+    "Size of the SentencePiece vocabulary, which is trained on the training text.",
+    lower_bound=4,
+)
+flags.DEFINE_string(
+    "train_source",
+    "",
+    "Source sentences, one per line; may be .gz. Default: the synthetic corpus.",
+)
+flags.DEFINE_string("train_target", "", "Translations of --train_source.")
+flags.DEFINE_integer(
+    "batch_tokens",
+    4096,
+    "Tokens per batch on the longer side, including padding.",
+    lower_bound=1,
+)
+flags.DEFINE_integer("max_length", 256, "Maximum sentence length in tokens.", lower_bound=2)
 flags.DEFINE_integer("steps", 5, "Steps in a turn.", lower_bound=1)
 flags.DEFINE_integer("runs", 15, "Measurements of each system.", lower_bound=1)
 flags.DEFINE_list("threads", ["1"], "Threads per op.")
 flags.DEFINE_list("systems", list(SYSTEMS), "Systems to measure. `trainer` is always included.")
 flags.DEFINE_float("label_smoothing", 0.1, "Label smoothing.", lower_bound=0.0, upper_bound=0.99)
-flags.DEFINE_multi_string(
-    "env", [], "NAME=VALUE, an environment variable of all workers. Repeat for more."
-)
 flags.DEFINE_string("opennmt_python", None, "Python of an environment with OpenNMT-tf.")
 flags.DEFINE_string("tensor2tensor_python", None, "Python of an environment with tensor2tensor.")
+flags.DEFINE_string(
+    "torch_python",
+    sys.executable if importlib.util.find_spec("torch") else None,
+    "Python of an environment with PyTorch. Default: the running one, if it has PyTorch.",
+)
 flags.DEFINE_string("csv", None, "CSV file for the table.")
 
-VALUES = ("tokens/s", "time / trainer", "matmul share")
-COLUMNS = ("threads", "system", "GFLOP/s", "MB")
+VALUES = ("tokens/s", "time / trainer")
+COLUMNS = ("threads", "system", "MB")
 COLUMNS += tuple(f"{value}{end}" for value in VALUES for end in ("", " low", " high"))
 
 
-def check_flags():
-    """Raises `app.UsageError` if a flag has an invalid value."""
-    for pair in FLAGS.env:
-        if not pair.partition("=")[0] or "=" not in pair:
-            raise app.UsageError(f"--env must be NAME=VALUE. Received: {pair!r}.")
-    check_values("systems", SYSTEMS)
-    positive_integers("threads")
+def batches_from_flags() -> list[tuple[np.ndarray, np.ndarray]]:
+    """Returns the batches of all runs.
+
+    Raises:
+        app.UsageError: if only one of the two text files is given, or if `make_batches` raises a
+            ValueError.
+    """
+    texts = FLAGS.train_source, FLAGS.train_target
+    if bool(texts[0]) != bool(texts[1]):
+        missing = "train_target" if texts[0] else "train_source"
+        raise app.UsageError(
+            f"Pass both --train_source and --train_target, or neither. Missing: --{missing}."
+        )
+    count = (FLAGS.runs + 1) * FLAGS.steps
+    try:
+        return make_batches(texts, FLAGS.vocab_size, FLAGS.batch_tokens, FLAGS.max_length, count)
+    except ValueError as error:
+        raise app.UsageError(str(error)) from error
 
 
 def pythons():
-    return {"opennmt": FLAGS.opennmt_python, "tensor2tensor": FLAGS.tensor2tensor_python}
+    return {name: FLAGS[f"{name}_python"].value for name in ("opennmt", "tensor2tensor", "torch")}
 
 
 def chosen_systems() -> list[str]:
@@ -100,21 +129,20 @@ def chosen_systems() -> list[str]:
 
 
 def worker_settings(names, config, batches_file, threads) -> dict[str, dict]:
-    """Returns the settings of every worker, including that of `matmul`."""
+    """Returns the settings of every worker."""
     common = {
         "batches": batches_file,
         "threads": threads,
         "preset": FLAGS.preset,
         "label_smoothing": FLAGS.label_smoothing,
-        "config": config.to_dict(),
-        "variables": dict(pair.split("=", 1) for pair in FLAGS.env),
+        "max_length": FLAGS.max_length,
     }
-    settings = {name: common | SYSTEMS[name] for name in names}
-    for each in settings.values():
-        if "position" in each:
-            each["config"] = each["config"] | {"position": each["position"]}
-    variables = common["variables"] | MATMUL_VARIABLES
-    return settings | {"matmul": common | {"kind": "matmul", "variables": variables}}
+    return {
+        name: common
+        | SYSTEMS[name]
+        | {"config": config.to_dict() | {k: v for k, v in SYSTEMS[name].items() if k == "position"}}
+        for name in names
+    }
 
 
 def measure(workers) -> dict[str, list[dict]]:
@@ -125,55 +153,47 @@ def measure(workers) -> dict[str, list[dict]]:
     return {name: answers_by_run[1:] for name, answers_by_run in answers.items()}
 
 
-def make_rows(threads: int, answers: dict, tokens, flops):
+def make_rows(threads: int, answers: dict, tokens):
     """Yields a row of the table for every system.
 
     Args:
         threads: threads per op.
         answers: see `measure`.
         tokens: array of the tokens of each run.
-        flops: array of the FLOPs of `matmul` for each run.
     """
-    seconds = {
-        name: np.array([answer["seconds"] for answer in answers_by_run])
-        for name, answers_by_run in answers.items()
-    }
-    seconds["matmul"] = flops / [answer["flops_per_second"] for answer in answers["matmul"]]
+    seconds = {name: np.array([a["seconds"] for a in each]) for name, each in answers.items()}
     for name, times in seconds.items():
-        ratios = tokens / times, times / seconds["trainer"], seconds["matmul"] / times
-        row = {"threads": threads, "system": name, "GFLOP/s": np.median(flops / times) / 1e9}
+        row = {"threads": threads, "system": name}
         row["MB"] = max(answer["megabytes"] for answer in answers[name])
-        row |= dict(zip(COLUMNS[4:], (x for ratio in ratios for x in median_and_interval(ratio))))
+        ratios = tokens / times, times / seconds["trainer"]
+        row |= dict(zip(COLUMNS[3:], (x for ratio in ratios for x in median_and_interval(ratio))))
         yield row
 
 
 def print_row(row):
     intervals = [
         format_interval(*(row[f"{value}{end}"] for end in ("", " low", " high")), digits=digits)
-        for value, digits in zip(VALUES, (0, 2, 2))
+        for value, digits in zip(VALUES, (0, 2))
     ]
-    values = f"{row['GFLOP/s']:.0f}", f"{row['MB']:.0f}"
-    print_cells([str(row["threads"]), row["system"], *intervals, *values])
+    print_cells([str(row["threads"]), row["system"], *intervals, f"{row['MB']:.0f}"])
 
 
 def run_all(config, batches, batches_file) -> list[dict]:
     """Prints and returns the rows for every number of threads."""
     runs = [batches[i : i + FLAGS.steps] for i in range(FLAGS.steps, len(batches), FLAGS.steps)]
-    counts = [count_tokens(run) for run in runs]
-    tokens = np.array([sum(count.values()) for count in counts])
-    flops = np.array([count_flops(config.to_dict(), count) for count in counts])
+    tokens = np.array([count_tokens(run) for run in runs])
     positions = sum(side.size for run in runs for batch in run for side in batch)
     print(
         f"{FLAGS.preset}, {FLAGS.runs} runs of {FLAGS.steps} steps, "
         f"{tokens.mean() / FLAGS.steps:.0f} tokens/step, "
         f"{1 - tokens.sum() / positions:.0%} padding\n"
     )
-    print_header((*COLUMNS[:2], *VALUES, *COLUMNS[2:4]))
+    print_header((*COLUMNS[:2], *VALUES, "MB"))
     names, rows = chosen_systems(), []
     for threads in positive_integers("threads"):
         settings = worker_settings(names, config, batches_file, threads)
         with start_workers("benchmarks.training.worker", settings, pythons()) as workers:
-            for row in make_rows(threads, measure(workers), tokens, flops):
+            for row in make_rows(threads, measure(workers), tokens):
                 rows.append(row)
                 print_row(row)
     return rows
@@ -181,9 +201,10 @@ def run_all(config, batches, batches_file) -> list[dict]:
 
 def main(argv):
     check_no_arguments(argv)
-    check_flags()
+    check_values("systems", SYSTEMS)
+    positive_integers("threads")
     config = TransformerConfig.from_preset(FLAGS.preset, vocab_size=FLAGS.vocab_size)
-    batches = batches_module.batches_from_flags((FLAGS.runs + 1) * FLAGS.steps)
+    batches = batches_from_flags()
     with tempfile.TemporaryDirectory() as folder:
         rows = run_all(config, batches, write_batches(Path(folder) / "batches.npz", batches))
     if FLAGS.csv:

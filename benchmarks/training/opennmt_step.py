@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.common.worker_protocol import tensorflow_with_threads
+from benchmarks.workers import tensorflow_with_threads
 
 START_ID = 1
 

@@ -2,7 +2,7 @@
 
 import keras
 
-from benchmarks.common.worker_protocol import tensorflow_with_threads
+from benchmarks.workers import tensorflow_with_threads
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.recipes import RECIPES
 from trainer.training.optimizer import FusedAdam, NoamSchedule

@@ -4,33 +4,24 @@ Started by `benchmarks.training` with settings as JSON. A message `[first, end]`
 batches from `first` to `end - 1`. The answer has "seconds", "losses" and the peak memory in
 "megabytes".
 
-The module of a system is imported only in its worker, because every system has its own
-environment. It defines `make(settings)`, which returns `prepare(batches)`, which returns the
+The module of a system, `KIND_step`, is imported only in its worker, because systems have their own
+environments. It defines `make(settings)`, which returns `prepare(batches)`, which returns the
 function that is timed.
 """
 
 import importlib
-import json
 import math
-import sys
 import time
 
 import numpy as np
 
-from benchmarks.common import memory
-from benchmarks.common.worker_protocol import answer_all, redirect_stdout
-
-MODULES = {
-    "trainer": "trainer_step",
-    "opennmt": "opennmt_step",
-    "tensor2tensor": "tensor2tensor_step",
-    "matmul": "matmul_rate",
-}
+from benchmarks import memory
+from benchmarks.workers import answer_all
 
 
-def main(settings):
-    answers = redirect_stdout()
-    module = importlib.import_module(f"benchmarks.training.{MODULES[settings['kind']]}")
+def make_reply(settings):
+    """Returns the function that answers messages."""
+    module = importlib.import_module(f"benchmarks.training.{settings['kind']}_step")
     prepare, arrays = module.make(settings), np.load(settings["batches"])
 
     def reply(message):
@@ -39,12 +30,12 @@ def main(settings):
         start = time.perf_counter()
         result = train()
         result |= {"seconds": time.perf_counter() - start, "megabytes": memory.peak()}
-        if not all(map(math.isfinite, result.get("losses", ()))):
+        if not all(map(math.isfinite, result["losses"])):
             raise FloatingPointError(f"All losses must be finite. Received: {result['losses']}.")
         return result
 
-    answer_all(answers, reply)
+    return reply
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    answer_all(make_reply)

@@ -34,7 +34,7 @@ from examples.paper_tables.datasets import Dataset
 from examples.paper_tables.scoring import score_trial
 from examples.paper_tables.trial import Trial, TrialError
 from examples.paper_tables.variants import EXPERIMENTS, make_variants
-from trainer import atomic_files, png_plots, setting_flags
+from trainer import atomic_files, setting_flags
 from trainer.config import RunConfig
 from trainer.recipes import RECIPES
 

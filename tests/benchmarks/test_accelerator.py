@@ -34,7 +34,6 @@ def test_accelerator_benchmark_compares_all_implementations(backend, tmp_path, m
         assert bool(row["tokens_per_second"]) == (row["part"] == "training")
     text = (tmp_path / "accelerator.md").read_text()
     assert text.startswith(f"CPU, {backend} ") and text.count("\n") == len(rows) + 4
-    assert (tmp_path / "accelerator.png").stat().st_size > 1000
 
 
 def test_accelerator_benchmark_measures_memory(tmp_path):

@@ -3,41 +3,45 @@
 import pytest
 from benchmark_runs import read_csv, run, run_table
 
-from benchmarks.common.worker_processes import ROOT
+from benchmarks.workers import ROOT
 
 pytestmark = pytest.mark.long
 SIZES = ["--lengths=8", "--directions=causal", "--passes=both", "--max_relative_positions=2"]
 SIZES += ["--runs=2", "--nomemory"]
-CASES = [[part, "causal", "both", "2", "8"] for part in ("core", "layer")]
+CASES = [[part, "causal", "both", "2", "8"] for part in ("core", "encoder")]
 
 
 def test_attention_benchmark_writes_all_implementations(tmp_path):
     flags = ["--compare_flash", f"--output_dir={tmp_path}"]
-    header, core, layer = run_table("attention", *SIZES, *flags)
-    assert header[5:10] == ["plain ms", "relative", "flash", "tensor2tensor", "matmul"]
-    assert [core[:5], layer[:5]] == CASES
-    assert all(core[5:10])
-    assert all(layer[5:9])
-    assert not layer[9]
-    rows = [
-        (row["part"], row["implementation"])
-        for row in read_csv(tmp_path / "attention.csv")
-        if float(row["ratio"]) > 0
+    header, *rows = run_table("attention", *SIZES, *flags)
+    assert header[:5] == ["part", "direction", "passes", "K", "n"]
+    assert header[5:] == ["implementation", "ms", "ratio", "MB"]
+    assert [row[:6] for row in rows] == [
+        *([*CASES[0], name] for name in ("plain", "relative", "relative_linear", "tensor2tensor")),
+        *([*CASES[1], name] for name in ("keras", "relative", "relative_linear")),
     ]
-    assert rows == [
-        *(("core", name) for name in ("plain", "relative", "flash", "tensor2tensor", "matmul")),
-        *(("layer", name) for name in ("plain", "keras", "relative", "flash", "tensor2tensor")),
-    ]
-    assert (tmp_path / "attention.png").stat().st_size > 1000
+    in_file = read_csv(tmp_path / "attention.csv")
+    assert [row["implementation"] for row in in_file] == [row[5] for row in rows]
+    for row in in_file:
+        assert 0 < float(row["low"]) <= float(row["ratio"]) <= float(row["high"])
+        assert float(row["ms"]) > 0
+        assert row["MB"] == ""
+
+
+def test_attention_benchmark_measures_memory(tmp_path):
+    flags = ["--lengths=512", "--directions=causal", "--passes=both", "--parts=layer", "--runs=1"]
+    _, *rows = run_table("attention", *flags, f"--output_dir={tmp_path}")
+    assert [row[5] for row in rows] == ["keras", "relative"]
+    assert all(float(row[8]) > 0 for row in rows)
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_attention_benchmark_runs_on_other_backends_and_with_xla(backend, tmp_path, monkeypatch):
     pytest.importorskip(backend)
     monkeypatch.setenv("KERAS_BACKEND", backend)
-    flags = ["--xla", "--parts=core,attention", f"--output_dir={tmp_path}"]
+    flags = ["--xla", "--parts=core,layer", f"--output_dir={tmp_path}"]
     _, *rows = run_table("attention", *SIZES, *flags)
-    assert [row[0] for row in rows] == ["core", "attention"]
+    assert [row[0] for row in rows] == [*(["core"] * 3), *(["layer"] * 2)]
 
 
 def test_attention_benchmark_compares_with_a_baseline(tmp_path):

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from benchmarks.common import tables
-from benchmarks.common.worker_processes import available, in_turns
+from benchmarks import tables
+from benchmarks.workers import available, in_turns
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from benchmark_runs import run
 from programs import loaded
 from subprocesses import ROOT, environment, run_python
 
-from benchmarks.accelerator.comparison import Comparison, take_turns
+from benchmarks.comparison import Comparison, take_turns
 
 SIZES = ["--lengths=8,5,11", "--batch_tokens=16", "--max_relative_position=2", "--runs=3"]
 SIZES += ["--preset=tiny", "--vocab_size=11", "--pairs=2", "--pair_length=4", "--steps=4"]

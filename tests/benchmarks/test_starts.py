@@ -5,8 +5,6 @@ from absl import app, flags
 from programs import loaded, start
 
 NO_ARGUMENTS = ["argument"], "Expected flags only. Received: 'argument'."
-DECODING = "--saved_model=x", "--text=x"
-AGREEMENT = "--model_dir=x", "--source=x", "--target=x"
 DTYPES = "--dtypes must be among float32, bfloat16. Received: int8."
 THREADS = "--threads must be positive integers separated by commas. "
 EITHER = "Pass either --model_dir or --preset. Received: "
@@ -17,14 +15,8 @@ MISSING = ["--train_source=/none/x", "--train_target=/none/x"]
     "name, arguments, message",
     [
         ("attention.__main__", *NO_ARGUMENTS),
-        ("layer_costs", *NO_ARGUMENTS),
-        ("training.op_profile", *NO_ARGUMENTS),
-        ("training.input_pipeline", *NO_ARGUMENTS),
-        ("decoding.op_profile", [*DECODING, *NO_ARGUMENTS[0]], NO_ARGUMENTS[1]),
-        ("decoding.ctranslate2_agreement", [*AGREEMENT, *NO_ARGUMENTS[0]], NO_ARGUMENTS[1]),
         ("accelerator.__main__", ["--dtypes=int8,bfloat16"], DTYPES),
         ("training.__main__", ["--train_source=x"], "or neither. Missing: --train_target."),
-        ("training.__main__", ["--env==x"], "--env must be NAME=VALUE. Received: '=x'."),
         ("training.__main__", MISSING, "/none/x"),
         *(
             ("training.__main__", [f"--threads={text}"], THREADS + f"Received: {text!r}.")

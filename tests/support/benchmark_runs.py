@@ -4,7 +4,7 @@ import csv
 
 from subprocesses import run_python
 
-from benchmarks.common.worker_processes import ROOT, child_environment
+from benchmarks.workers import ROOT, child_environment
 
 
 def run(name, *flags, **options):

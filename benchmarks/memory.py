@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.common.worker_processes import child_environment
+from benchmarks.workers import child_environment
 
 
 def reset_peak() -> float:

@@ -1,4 +1,8 @@
-"""Worker processes that take turns, one for each implementation that is compared."""
+"""Worker processes that take turns, one for each implementation that is compared.
+
+Imports only the standard library at module level, because workers also run in the environments of
+other packages.
+"""
 
 import contextlib
 import json
@@ -7,33 +11,28 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 
 class Worker:
     """A process that answers each line of JSON with one line of JSON.
 
     Args:
-        module: the program, which calls `worker_protocol.answer_all`.
-        settings: passed to the program as JSON. "kind" and "threads" are required; "variables"
-            are added to its environment.
-        python: the interpreter. Default: the running one.
+        module: the program, which calls `answer_all`.
+        settings: passed to the program as JSON. "kind" and "threads" are required.
+        python: the interpreter.
     """
 
-    def __init__(self, module: str, settings: dict, python: str = sys.executable):
+    def __init__(self, module: str, settings: dict, python: str):
         self.kind = settings["kind"]
+        variables = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        variables["OMP_NUM_THREADS"] = str(settings["threads"])
         self.process = subprocess.Popen(
             [python, "-m", module, json.dumps(settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=child_environment()
-            | {
-                "OMP_NUM_THREADS": str(settings["threads"]),
-                "CUDA_VISIBLE_DEVICES": "",
-                "TF_CPP_MIN_LOG_LEVEL": "3",
-            }
-            | settings.get("variables", {}),
+            env=child_environment() | variables,
         )
 
     def ask(self, message):
@@ -83,6 +82,32 @@ def start_workers(module: str, settings: dict[str, dict], pythons: dict[str, str
         for worker in workers.values():
             worker.read_answer()
         yield workers
+
+
+def answer_all(make_reply):
+    """Runs a worker: writes "ready", then a reply to every line of JSON, until stdin ends.
+
+    Libraries may print, because stdout is redirected to stderr first.
+
+    Args:
+        make_reply: takes the settings, and returns the function from messages to replies.
+    """
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    reply = make_reply(json.loads(sys.argv[1]))
+    print(json.dumps("ready"), file=answers, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(reply(json.loads(line))), file=answers, flush=True)
+
+
+def tensorflow_with_threads(threads: int):
+    """Returns the module `tensorflow`, limited to `threads` threads per op and one op at a time."""
+    import tensorflow as tf
+
+    tf.get_logger().setLevel("ERROR")
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    return tf
 
 
 def child_environment() -> dict[str, str]:

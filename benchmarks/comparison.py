@@ -1,19 +1,30 @@
-"""Compares implementations that take turns in one process."""
+"""Compares implementations that take turns in one process, on the device of the backend."""
 
 import dataclasses
 import functools
 import time
 from collections.abc import Callable
 
+import keras
 import numpy as np
 
-from benchmarks.accelerator import devices
-from benchmarks.accelerator.steps import Case, attention_step, training_step
-from benchmarks.common.bootstrap import format_interval, median_and_interval
-from benchmarks.common.worker_processes import in_turns
+from benchmarks import devices
+from benchmarks.attention.steps import Case, attention_step
+from benchmarks.tables import format_interval, median_and_interval
+from benchmarks.workers import in_turns
+from t2t_relpos import Transformer
+from t2t_relpos.models import TransformerConfig
 
+# `flash` is the backend's own fused or blockwise attention, which TensorFlow does not have.
+IMPLEMENTATIONS = ("plain", "flash", "relative", "relative_linear")
 HEADER = ["part", "direction", "dtype", "positions", "batch", "implementation", "ms"]
 HEADER += ["over plain", "over flash", "MB", "tokens/s"]
+
+
+def implementations() -> list[str]:
+    """Returns the implementations of this backend."""
+    has_flash = keras.backend.backend() != "tensorflow"
+    return [name for name in IMPLEMENTATIONS if has_flash or name != "flash"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +43,7 @@ class Comparison:
 
     @classmethod
     def of_attention(cls, case: Case, names: list[str], *, xla: bool):
-        """Returns a comparison of implementations of `benchmarks.accelerator.steps`."""
+        """Returns a comparison of implementations of `attention_step`."""
         makers = {name: functools.partial(attention_step, name, case, xla=xla) for name in names}
         return cls(dataclasses.asdict(case), makers)
 
@@ -90,6 +101,36 @@ def take_turns(steps: dict, runs: int, seconds: float = float("inf")) -> dict[st
         devices.wait()
         times[name].append(time.perf_counter() - start)
     return times
+
+
+def training_step(position: str, dtype: str, preset: str, sizes: tuple[int, int, int]):
+    """Returns a function that runs a training step of a Transformer, compiled with Keras defaults.
+
+    Args:
+        position: "relative", or "sinusoidal" for plain attention.
+        dtype: dtype of the computation.
+        preset: name of the architecture.
+        sizes: vocabulary size, number of sentence pairs, and length of both sides.
+    """
+    vocab_size, batch_size, length = sizes
+    policy = dtype if dtype == "float32" else f"mixed_{dtype}"
+    config = TransformerConfig.from_preset(preset, vocab_size=vocab_size, position=position)
+    model = Transformer(config, dtype=policy)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(1e-4), loss)
+    ids = np.random.default_rng(1).integers(2, vocab_size, (2, batch_size, length)).astype("int32")
+    batch = {"inputs": ids[0], "targets": ids[1]}
+    return lambda: model.train_on_batch(batch, batch["targets"])
+
+
+def peak_memory(implementation: str, case: Case, *, xla: bool) -> float:
+    """Returns the peak memory of two steps in MB, minus the memory in use before them.
+
+    Call it once per process: memory that a process has freed may be reused without being counted.
+    """
+    # The first step of a process allocates memory that does not depend on the case.
+    attention_step(implementation, dataclasses.replace(case, length=8), xla=xla)()
+    return devices.peak_increase(attention_step(implementation, case, xla=xla))
 
 
 def cells_of(row: dict) -> list[str]:

@@ -2,7 +2,7 @@
 
 import keras
 
-from benchmarks.common import memory
+from benchmarks import memory
 from t2t_relpos._backend import device
 
 MEGABYTE = 1024**2
