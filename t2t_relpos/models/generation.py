@@ -16,7 +16,9 @@ from t2t_relpos.decoding.constraints import checked_stop_ids
 from t2t_relpos.decoding.samplers import BeamSampler, copy_settings, get_sampler
 from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
 
-_FUNCTIONS = types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial
+_FUNCTIONS = frozenset(
+    (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
+)
 
 
 class GenerationMixin:
@@ -261,20 +263,19 @@ class SearchFunctions:
 
 
 def _computation(model):
-    """Returns what a compiled search of a model refers to besides values, as a list.
+    """Returns what a compiled search of a model refers to besides values, to be compared with `==`.
 
     Quantization and LoRA change the variables. Methods, activations and layers may be replaced.
     """
-    items = [(variable.path, variable.dtype) for variable in model.variables]
-    for layer in (model, *sublayers(model)):
-        items.append((id(layer), type(layer)))
-        # Keras makes functions such as `predict_function` in calls of `predict`.
-        items += [
-            (name, value)
-            for name, value in vars(layer).items()
-            if isinstance(value, _FUNCTIONS) and not name.endswith("_function")
-        ]
-    return items
+    # Every `generate` calls this function: it must be fast.
+    variables = [(variable.path, variable.dtype) for variable in model.variables]
+    layers = list(sublayers(model))
+    # Keras sets functions of the model such as `predict_function`, which are no methods.
+    methods = [
+        x for n, x in vars(model).items() if type(x) in _FUNCTIONS and hasattr(type(model), n)
+    ]
+    functions = [x for layer in layers for x in vars(layer).values() if type(x) in _FUNCTIONS]
+    return variables, [(id(x), type(x)) for x in (model, *layers)], methods, functions
 
 
 def _resolve_jit_compile(jit_compile):
