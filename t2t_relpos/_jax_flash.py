@@ -1,8 +1,9 @@
 """cuDNN's flash-attention kernel with its log-sum-exp, for causal attention without scaling.
 
-`jax.nn.dot_product_attention` calls the same kernel. It rounds the log-sum-exp to 16 bits, and its
-gradient can't be computed with another log-sum-exp. This module calls private functions of JAX. If
-a version of JAX does not have them, there is no kernel.
+`jax.nn.dot_product_attention` calls the same kernel, but rounds the log-sum-exp to 16 bits, and its
+gradient uses the log-sum-exp of the kernel, not the one of the whole attention that
+`attention.flash` passes. This module therefore calls private functions of JAX. `has_kernel` returns
+False if a version of JAX does not have them, or if they have other parameters.
 """
 
 import functools
@@ -62,7 +63,7 @@ def supports(query, value, depth):
 
 
 def has_masks(query, depth):
-    """Returns False: a mask would be a bias for each pair."""
+    """Returns False: cuDNN has masks as a bias for each pair, so masks are passed as features."""
     return False
 
 
@@ -85,6 +86,7 @@ def backward(query, key, value, key_mask, results, d_outputs):
     module, length, (outputs, log_sums, _) = _cudnn(), query.shape[2], results
     tensors = map(_with_two_positions, (query, key, value, outputs, d_outputs, log_sums))
     query, key, value, outputs, d_outputs, log_sums = tensors
+    # A bias, two arrays of lengths, two of offsets, two page tables.
     unused = 7 * [jnp.zeros(0, query.dtype)]
     options = {
         "scale": 1.0,
@@ -104,9 +106,10 @@ def backward(query, key, value, key_mask, results, d_outputs):
 
 
 def _with_two_positions(x):
-    """Appends a zero to one position of axis 2: cuDNN refuses attention of one position.
+    """Appends a position of zeros to axis 2 if it has one position, which cuDNN refuses.
 
-    No query attends to a later key, and the gradient of the further query's output is zero.
+    The first query does not attend to the added key. The added query has no effect on gradients,
+    because the gradient of its output is zero.
     """
     import jax.numpy as jnp
 

@@ -2,9 +2,10 @@
 
 PyTorch and, on a GPU, JAX have such a kernel. Tests also run this module with a plain function.
 
-All pairs with j <= i - K have the same table row, and so do all pairs with j >= i + K. They form
-the left and the right *tail* of the score matrix. The relative score of a query is one number per
-tail, so a tail is plain causal attention, which flash kernels compute:
+All pairs of a query i and a key j with j <= i - K have the same table row, and so do all pairs with
+j >= i + K. They form the left and the right *tail* of the score matrix. Within a tail, the relative
+score depends on the query only, so it can be added to the log-sum-exp later. Without it, a tail is
+causal attention, which flash kernels compute:
 
     left     queries K to T - 1, keys 0 to T - K - 1
     right    queries 0 to T - K - 1, keys K to T - 1, both in reverse order
@@ -17,16 +18,17 @@ counts as one key, with the log-sum-exp as score and u as value. Attention becom
 R scores for each query: one for each relative id.
 
     score of id r    q·k + q·a^K[r] in the band, log-sum-exp + q·a^K[r] of a tail
-    weights w        softmax of the scores over the ids, with the log-sum-exp L
+    weights w        softmax of the R scores; L is their log-sum-exp
     outputs          o = sum of w[r] (v + a^V[r]), where v of a tail is u
 
-Backward: a flash kernel computes the weights of its pairs as exp(q·k - L') and the gradients of
-their scores as weights (d·v - d·o'), where d is the gradient of the outputs. With L' = L - q·a^K[r]
-and o' = o - a^V[r], both are those of the whole attention, and so are the gradients of queries,
-keys and values that the kernel returns. The gradients of the R scores give the rest.
+Backward: from a log-sum-exp L' and outputs o', a flash kernel computes the weights of its pairs,
+exp(q·k - L'), and the gradients of their scores, weights (d·v - d·o'), where d is the gradient of
+the outputs. With L' = L - q·a^K[r] and o' = o - a^V[r], these are those of the whole attention, and
+so are the gradients of queries, keys and values that the kernel returns. The gradients of the R
+scores give the rest.
 
-Masks of keys: kernels without masks get MASK_FEATURES further features. Those of queries are 1, and
-those of masked keys are so small that the weights become zero.
+Masks of keys: for kernels without masks, queries and keys get MASK_FEATURES extra features: 1 for
+queries, 0 for keys, and for masked keys a negative number so large that their weights become zero.
 
 Shapes: C queries of a block; R ids: 2K + 1, or K + 1 if causal.
 """
@@ -53,7 +55,7 @@ from t2t_relpos.attention.relative_ids import extend_table
 
 # Kernels for GPUs expect depths that are multiples of 8.
 MASK_FEATURES = 8
-# Representable in float16. Scores of masked keys are less by MASK_FEATURES times this number.
+# Representable in float16. MASK_FEATURES times this number is added to the scores of masked keys.
 MASK_FEATURE = -60000.0
 
 
@@ -368,7 +370,7 @@ def _is_valid(call, band):
 
 
 class Tail(NamedTuple):
-    """The pairs of a query and a key that are K or more positions to one side of the query.
+    """The pairs whose key is K or more positions before (left) or after (right) the query.
 
     Args:
         side: "left" or "right".
@@ -412,7 +414,7 @@ class Tail(NamedTuple):
     def forward(self, call, kernel):
         """Returns (outputs, log-sum-exp `[B, N, T - K, 1]`, state) of the kernel.
 
-        Both are zeros for queries whose keys are all masked.
+        Outputs and log-sum-exp are zeros for queries whose keys are all masked.
         """
         outputs, log_sums, state = kernel.forward(*self._inputs(call, kernel))
         outputs = outputs[..., : call.value.shape[-1]]
@@ -448,7 +450,10 @@ class Tail(NamedTuple):
         return [self.order(_accumulate(x[..., :depth])) for x in gradients]
 
     def _inputs(self, call, kernel):
-        """Returns the queries, keys, values and mask of keys, or None, of the kernel."""
+        """Returns the kernel's queries, keys, values and mask of keys.
+
+        The mask is None if there is none, or if it is passed as features.
+        """
         keys = slice(self.first_key, self.first_key + self.length)
         tensors = self.queries(call.query), call.key[:, :, keys], call.value[:, :, keys]
         query, key, value = map(self.order, tensors)
