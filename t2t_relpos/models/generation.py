@@ -269,7 +269,7 @@ def _computation(model):
     """
     # Every `generate` calls this function: it must be fast.
     variables = [(variable.path, variable.dtype) for variable in model.variables]
-    layers = list(sublayers(model))
+    layers = list(sublayers(model)) if isinstance(model, keras.layers.Layer) else []
     # Keras sets functions of the model such as `predict_function`, which are no methods.
     methods = [
         x for n, x in vars(model).items() if type(x) in _FUNCTIONS and hasattr(type(model), n)
