@@ -434,8 +434,8 @@ LONGEST_ROWS_JAX_CPU = 16
 LONGEST_ROWS_GPU = 128
 # PyTorch on a CPU. `flash` is the fastest for longer sequences.
 LONGEST_ROWS_TORCH_CPU, LONGEST_ROWS_TORCH_CPU_CAUSAL = 224, 128
-# On a GPU, the time of PyTorch depends on the number of kernels, of which `flash` has the most.
-LONGEST_WITHOUT_FLASH_JAX_GPU, LONGEST_WITHOUT_FLASH_TORCH_GPU = 128, 1024
+# On a GPU, the time of PyTorch depends on the number of kernels. `flash` has the most.
+LONGEST_WITHOUT_FLASH_TORCH_GPU = 1024
 # TensorFlow on a CPU without XLA. Also the limits of `full_matrix` unless `rematerialize=False`.
 LONGEST_ROWS_TENSORFLOW_CPU, LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL = 256, 128
 # Calls that blocks do not support, for example with returned weights.
@@ -515,14 +515,18 @@ def _within_rows_range(call):
     if TENSORFLOW_ON_CPU.holds(call):
         longest = LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL if call.causal else LONGEST_ROWS_TENSORFLOW_CPU
         return call.has_at_most(longest)
-    longest = LONGEST_ROWS
+    return call.knows_lengths and call.has_at_most(_longest_rows(call))
+
+
+def _longest_rows(call):
+    """Returns the largest number of positions for `rows`, except for TensorFlow on a CPU."""
     if call.backend == "torch" and call.device == "cpu":
-        longest = LONGEST_ROWS_TORCH_CPU_CAUSAL if call.causal else LONGEST_ROWS_TORCH_CPU
-    elif call.backend == "jax" and call.device == "cpu":
-        longest = LONGEST_ROWS_JAX_CPU
-    elif call.backend != "tensorflow" and call.device == "gpu":
-        longest = LONGEST_ROWS_GPU
-    return call.knows_lengths and call.has_at_most(longest)
+        return LONGEST_ROWS_TORCH_CPU_CAUSAL if call.causal else LONGEST_ROWS_TORCH_CPU
+    if call.backend == "jax" and call.device == "cpu":
+        return LONGEST_ROWS_JAX_CPU
+    if call.backend != "tensorflow" and call.device == "gpu":
+        return LONGEST_ROWS_GPU
+    return LONGEST_ROWS
 
 
 def _run_full_matrix(call):
@@ -574,10 +578,8 @@ def _suits_flash_kernel(call):
 
 
 def _is_long_for_flash(call):
-    longest = LONGEST_ROWS_TORCH_CPU_CAUSAL if call.causal else LONGEST_ROWS_TORCH_CPU
-    if call.device != "cpu":
-        is_jax = call.backend == "jax"
-        longest = LONGEST_WITHOUT_FLASH_JAX_GPU if is_jax else LONGEST_WITHOUT_FLASH_TORCH_GPU
+    is_torch_on_gpu = call.backend == "torch" and call.device != "cpu"
+    longest = LONGEST_WITHOUT_FLASH_TORCH_GPU if is_torch_on_gpu else _longest_rows(call)
     return call.rematerialize is True or not call.has_at_most(longest)
 
 
@@ -738,7 +740,7 @@ TABLE = (
         preferences=(
             Condition(
                 f"`rematerialize` True, or more than {LONGEST_ROWS_TORCH_CPU} positions (causal: "
-                f"{LONGEST_ROWS_TORCH_CPU_CAUSAL}) on a CPU, {LONGEST_WITHOUT_FLASH_JAX_GPU} on "
+                f"{LONGEST_ROWS_TORCH_CPU_CAUSAL}) on a CPU, {LONGEST_ROWS_GPU} on "
                 f"JAX on a GPU, {LONGEST_WITHOUT_FLASH_TORCH_GPU} on PyTorch on a GPU",
                 _is_long_for_flash,
             ),

@@ -13,6 +13,7 @@ from t2t_relpos.models.folded import FoldedLanguageModel, can_fold, fold_languag
 from t2t_relpos.models.generation import (
     GenerationMixin,
     SearchFunctions,
+    cache_capacity,
     current_position,
     empty_caches,
     start_unfolded,
@@ -184,9 +185,7 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
             )
         return self._logits(x)[:, 0], {"caches": caches, "position": state["position"] + 1}
 
-    def capacity(self, state):
-        """Returns the number of steps that the caches in a state have room for."""
-        return next(iter(state["caches"].values())).shape[2]
+    capacity = cache_capacity
 
     def start_search(self, source, max_length, num_hypotheses, *, growing=True):
         """Returns (state, step function) for a search, as `Transformer.start_search`.

@@ -227,6 +227,11 @@ def _start_uncached(logits_of, context, rows, max_length):
     return state, step
 
 
+def cache_capacity(self, state):
+    """Returns the number of steps that the caches in a state have room for."""
+    return next(iter(state["caches"].values())).shape[2]
+
+
 # Python would name the class in errors of arguments, which users do not know.
 GenerationMixin.generate.__qualname__ = "generate"
 

@@ -21,6 +21,7 @@ from t2t_relpos.models.folded import FoldedTransformer, can_fold, fold_weights
 from t2t_relpos.models.generation import (
     GenerationMixin,
     SearchFunctions,
+    cache_capacity,
     current_position,
     empty_caches,
     start_unfolded,
@@ -302,9 +303,7 @@ class Transformer(GenerationMixin, LayerMixin, keras.Model):
         logits = self._logits(self._normalize(x))[:, 0]
         return logits, {**state, "caches": caches, "position": state["position"] + 1}
 
-    def capacity(self, state):
-        """Returns the number of steps that the caches in a state have room for."""
-        return next(iter(state["caches"].values())).shape[2]
+    capacity = cache_capacity
 
     @property
     def _num_positions(self):

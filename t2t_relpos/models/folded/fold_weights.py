@@ -42,8 +42,8 @@ def is_original(layer):
     cls = type(layer)
     if cls.__module__.partition(".")[0] not in ("t2t_relpos", "keras"):
         return False
-    # Keras wraps `build` and `quantize` of every instance, and `compile` sets the others.
-    names = vars(layer).keys() - {"build", "quantize", "loss", "optimizer"}
+    # Keras wraps `build` and `quantize` of every instance, and `compile` sets `loss`.
+    names = vars(layer).keys() - {"build", "quantize", "loss"}
     return not any(callable(vars(layer)[n]) and callable(getattr(cls, n, None)) for n in names)
 
 
