@@ -79,7 +79,7 @@ def make_sentence_pair(
         ValueError: if a sentence is empty, or longer than the model or the page supports.
     """
     limit = MAX_LENGTH
-    if transformer.config.position == "learned":
+    if transformer.config.added_position == "learned":
         limit = min(limit, transformer.config.max_length)
     source_ids = _tokenize(tokenizer, source, "source", limit)
     if target is not None:

@@ -25,8 +25,16 @@ ARCHITECTURE_SETTINGS = (*DROPOUT_SETTINGS, "position", *RELATIVE_SETTINGS)
 TEXT_FILES = ("train_source", "train_target", "dev_source", "dev_target")
 _RECIPE = " Default: the recipe's value."
 _PRESET = " Default: the preset's value."
-# Copy of t2t_relpos.models.config.POSITIONS. Importing it would import TensorFlow.
-POSITIONS = ("relative", "sinusoidal", "learned", "relative+sinusoidal", "none")
+# The positions of t2t_relpos.models.config that a Transformer supports. Importing them would import
+# TensorFlow.
+POSITIONS = (
+    "relative",
+    "sinusoidal",
+    "learned",
+    "relative+sinusoidal",
+    "relative+learned",
+    "none",
+)
 # Copy of trainer.data.sentencepiece_tokenizer.NORMALIZATIONS.
 NORMALIZATIONS = ("nmt_nfkc", "nfkc", "identity")
 # Settings of the scores of the dev set, with their defaults. A resumed run keeps its values,

@@ -207,8 +207,12 @@ class RelativeMultiHeadAttention(AttentionBase):
         embedding.build()
         return embedding
 
-    def _tables(self):
-        """Returns the tables of keys and values as tensors, or None for a table that is off."""
+    def clipped_tables(self):
+        """Returns the rows for clipped distances `-K` to `K`, of the tables of keys and values.
+
+        Each is a tensor `[2K + 1, H]`, `[N, 2K + 1, H]` for separate tables of the heads, or None
+        for a table that is off.
+        """
         tables = (self.key_embedding, self.value_embedding)
         return [None if t is None else ops.convert_to_tensor(t.table) for t in tables]
 
@@ -449,7 +453,7 @@ class RelativeMultiHeadAttention(AttentionBase):
         """
         # `attend_with_cache` bypasses Keras's `__call__`, so variables are not cast to the compute
         # dtype.
-        tables = (None if t is None else ops.cast(t, query.dtype) for t in self._tables())
+        tables = (None if t is None else ops.cast(t, query.dtype) for t in self.clipped_tables())
         return attend(query, key, value, *tables, **kwargs)
 
     def _rematerialize(self, training):

@@ -84,7 +84,7 @@ class RelativeMultiHeadAttentionV2(RelativeMultiHeadAttention):
     def _is_causal(self, use_causal_mask):
         return use_causal_mask or self.masked
 
-    def _tables(self):
+    def clipped_tables(self):
         widen = left_sided_table if self.masked else two_sided_table
         tables = (self.key_embedding, self.value_embedding)
         return [None if t is None else widen(ops.convert_to_tensor(t)) for t in tables]

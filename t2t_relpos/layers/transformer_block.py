@@ -9,6 +9,7 @@ from t2t_relpos.attention.masks import combine_masks
 from t2t_relpos.layers.feed_forward import FeedForward
 from t2t_relpos.layers.layer_mixin import LayerMixin, quantized_dtype
 from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
+from t2t_relpos.layers.relative_multi_head_attention_v2 import RelativeMultiHeadAttentionV2
 from t2t_relpos.layers.residual import Residual
 
 # The order of their seeds.
@@ -52,6 +53,8 @@ class TransformerBlock(LayerMixin, keras.layers.Layer):
         use_bias=True,
         attention_dropout=None,
         activation_dropout=0.0,
+        key_dim=None,
+        value_dim=None,
         seed=None,
         **kwargs,
     ):
@@ -77,19 +80,22 @@ class TransformerBlock(LayerMixin, keras.layers.Layer):
             else _checks.rate(attention_dropout, "attention_dropout")
         )
         self.activation_dropout = _checks.rate(activation_dropout, "activation_dropout")
+        self.key_dim = None if key_dim is None else _checks.positive_int(key_dim, "key_dim")
+        self.value_dim = None if value_dim is None else _checks.positive_int(value_dim, "value_dim")
         self.seed = seed
         self.supports_masking = True
         self.cross_attention = self.cross_attention_residual = None
 
-    def _build_sublayers(self, name, shape):
+    def _build_sublayers(self, name, shape, *, v2=False):
         """Creates the self-attention, the feed-forward network and their residuals.
 
         Args:
             name: name of the inputs, for errors.
             shape: shape of the inputs, `[B, T, D]`.
+            v2: whether the self-attention is a masked `RelativeMultiHeadAttentionV2`.
         """
         self._check_shape(name, shape)
-        self.self_attention = self._make_attention("self_attention", shape[-1])
+        self.self_attention = self._make_attention("self_attention", shape[-1], v2=v2)
         self.self_attention.build(shape, shape)
         self.self_attention_residual = self._make_residual("self_attention_residual", shape)
         self.feed_forward = FeedForward(
@@ -104,22 +110,31 @@ class TransformerBlock(LayerMixin, keras.layers.Layer):
         self.feed_forward_residual = self._make_residual("feed_forward_residual", shape)
 
     def _check_shape(self, name, shape):
-        """Raises ValueError unless inputs are `[B, S, D]`, and N divides D."""
+        """Raises ValueError unless inputs are `[B, S, D]`, and N divides D if it has to."""
         sizes = {}
         if self.built:
             sizes["D"] = self.self_attention.query_dense.input_spec.axes[-1]
         _checks.check_shape(shape, name, "B T D", sizes)
-        if shape[-1] % self.num_heads:
+        if None in (self.key_dim, self.value_dim) and shape[-1] % self.num_heads:
             raise ValueError(
-                "Expected `num_heads` to divide the width of the inputs. "
-                f"Received: num_heads={self.num_heads}, width {shape[-1]}."
+                "Expected `num_heads` to divide the width of the inputs, or both `key_dim` and "
+                f"`value_dim`. Received: num_heads={self.num_heads}, width {shape[-1]}."
             )
 
-    def _make_attention(self, name, width, *, relative=True):
-        """Returns an attention layer with relative positions, or without (`relative=False`)."""
-        return RelativeMultiHeadAttention(
+    def _make_attention(self, name, width, *, relative=True, v2=False):
+        """Returns an attention layer.
+
+        Args:
+            name: its name.
+            width: D, width of the inputs.
+            relative: whether it has relative positions.
+            v2: whether it is a masked `RelativeMultiHeadAttentionV2`.
+        """
+        arguments = {"masked": True} if v2 else {}
+        return (RelativeMultiHeadAttentionV2 if v2 else RelativeMultiHeadAttention)(
             num_heads=self.num_heads,
-            key_dim=width // self.num_heads,
+            key_dim=self.key_dim or width // self.num_heads,
+            value_dim=self.value_dim or width // self.num_heads,
             dropout=self.attention_dropout,
             use_bias=self.use_bias,
             kernel_initializer=self.kernel_initializer,
@@ -129,6 +144,7 @@ class TransformerBlock(LayerMixin, keras.layers.Layer):
             use_value_table=relative and self.use_value_table,
             share_heads=self.share_heads,
             **self._common_arguments(name),
+            **arguments,
         )
 
     def _make_residual(self, name, input_shape):
@@ -160,7 +176,7 @@ class TransformerBlock(LayerMixin, keras.layers.Layer):
         names = (
             "intermediate_dim num_heads dropout layer_norm_epsilon normalize_first "
             "max_relative_position use_key_table use_value_table share_heads use_bias "
-            "attention_dropout activation_dropout seed"
+            "attention_dropout activation_dropout key_dim value_dim seed"
         )
         return {
             **super().get_config(),

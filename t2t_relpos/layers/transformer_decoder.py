@@ -5,7 +5,7 @@ from keras import ops
 
 from t2t_relpos import _checks
 from t2t_relpos.layers.layer_mixin import traced_output_spec
-from t2t_relpos.layers.relative_multi_head_attention import check_cache
+from t2t_relpos.layers.relative_multi_head_attention import cache_length, check_cache
 from t2t_relpos.layers.transformer_block import TransformerBlock, block_mask, call_attention
 
 
@@ -22,9 +22,11 @@ class TransformerDecoder(TransformerBlock):
             bias_initializer, normalize_first: as in `TransformerEncoder`, with the same defaults.
         relative_cross_attention: whether the attention to the encoder has relative positions, with
             its own tables. Target position `i` is at source position `i`. Default: False.
+        relative_v2: whether the self-attention is a masked `RelativeMultiHeadAttentionV2`, in which
+            distances of `max_relative_position` and more have no vectors. Default: False.
         **kwargs: `max_relative_position`, `use_key_table`, `use_value_table`, `share_heads`,
-            `use_bias`, `attention_dropout`, `activation_dropout`, `seed`, `name`, `dtype` and
-            `trainable` as in `TransformerEncoder`, with the same defaults.
+            `use_bias`, `attention_dropout`, `activation_dropout`, `key_dim`, `value_dim`, `seed`,
+            `name`, `dtype` and `trainable` as in `TransformerEncoder`, with the same defaults.
 
     Call arguments:
         decoder_sequence: `[B, T, D]`.
@@ -37,12 +39,14 @@ class TransformerDecoder(TransformerBlock):
         encoder_padding_mask: bool `[B, S]`, True = a token. It replaces the mask of a mask_zero
             embedding. Default: that mask.
         encoder_attention_mask: bool `[B, T, S]` or `[T, S]`, True = attend. Default: None.
-        self_attention_cache: `[B, 2, max_length, N, H]`, keys and values of earlier positions.
-            Default: None.
+        self_attention_cache: `[B, 2, max_length, N, H]`, keys and values of earlier positions. If
+            `value_dim` differs from `key_dim`, a pair of `[B, max_length, N, H]` and
+            `[B, max_length, N, Hv]`. Default: None.
         self_attention_cache_update_index: position of `decoder_sequence` in the cache, an int or a
             scalar tensor. With None, the cache is only read, and the queries are its last
             positions. Default: None.
-        cross_attention_cache: `[B, 2, S, N, H]`, keys and values of the encoder. Default: None.
+        cross_attention_cache: keys and values of the encoder, `[B, 2, S, N, H]` or such a pair.
+            Default: None.
         cross_attention_cache_update_index: Pass 0 in the first call, which fills
             `cross_attention_cache`, and None in later calls. Default: None.
         use_causal_mask: whether keys after a query are masked in self-attention. Default: True.
@@ -88,6 +92,7 @@ class TransformerDecoder(TransformerBlock):
         normalize_first=False,
         *,
         relative_cross_attention=False,
+        relative_v2=False,
         **kwargs,
     ):
         super().__init__(
@@ -102,9 +107,10 @@ class TransformerDecoder(TransformerBlock):
             **kwargs,
         )
         self.relative_cross_attention = relative_cross_attention
+        self.relative_v2 = relative_v2
 
     def build(self, decoder_sequence_shape, encoder_sequence_shape=None):
-        self._build_sublayers("decoder_sequence", decoder_sequence_shape)
+        self._build_sublayers("decoder_sequence", decoder_sequence_shape, v2=self.relative_v2)
         if encoder_sequence_shape is not None:
             self.cross_attention = self._make_attention(
                 "cross_attention",
@@ -184,7 +190,7 @@ class TransformerDecoder(TransformerBlock):
             inputs,
             masks,
             prefix="decoder_",
-            key_length=None if cache is None else cache.shape[2],
+            key_length=_static_length(cache),
             packed=packing is not None,
         )
         if cache is None:
@@ -229,7 +235,7 @@ class TransformerDecoder(TransformerBlock):
         if cache is not None:
             sizes = {"B": inputs.shape[0], "S": None if sequence is None else sequence.shape[1]}
             check_cache(self.cross_attention, "cross_attention_cache", cache, sizes)
-            key_length = cache.shape[2] if sequence is None else None
+            key_length = _static_length(cache) if sequence is None else None
         packed = any(packing is not None for packing in packings)
         mask = block_mask(
             inputs, sequence, masks, prefix="encoder_", key_length=key_length, packed=packed
@@ -306,6 +312,7 @@ class TransformerDecoder(TransformerBlock):
         return {
             **super().get_config(),
             "relative_cross_attention": self.relative_cross_attention,
+            "relative_v2": self.relative_v2,
         }
 
 
@@ -314,4 +321,10 @@ def _cached_query_offset(inputs, cache, update_index):
     if cache is None or update_index is not None:
         return update_index
     # The cache is only read: the inputs are its last positions.
-    return ops.shape(cache)[2] - ops.shape(inputs)[1]
+    return cache_length(cache) - ops.shape(inputs)[1]
+
+
+def _static_length(cache):
+    """Returns the number of positions of a cache, or None without a cache or if it is unknown."""
+    length = None if cache is None else cache_length(cache)
+    return length if isinstance(length, int) else None

@@ -15,7 +15,7 @@ class TransformerEncoder(TransformerBlock):
 
     Args:
         intermediate_dim: width of the feed-forward network.
-        num_heads: N. Must divide the width of the inputs.
+        num_heads: N. Must divide the width of the inputs, unless `key_dim` and `value_dim` are set.
         dropout: rate of the dropout after each sublayer. Default: 0.
         activation: activation function of the feed-forward network. Default: `"relu"`.
         layer_norm_epsilon: epsilon of the layer normalizations. Default: 1e-5.
@@ -31,6 +31,8 @@ class TransformerEncoder(TransformerBlock):
         attention_dropout: rate of the dropout of attention weights. Default: None, the same as
             `dropout`.
         activation_dropout: rate of the dropout inside the feed-forward network. Default: 0.0.
+        key_dim: size of a head for queries and keys. Default: None, the width of the inputs / N.
+        value_dim: size of a head for values. Default: None, the width of the inputs / N.
         seed: seed of the dropouts. The seeds of the sublayers are derived from it. Default: None, a
             random seed.
         **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.

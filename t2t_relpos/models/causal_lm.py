@@ -4,9 +4,8 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos.layers.embeddings import TokenEmbedding
 from t2t_relpos.layers.layer_mixin import LayerMixin, quantized_dtype
-from t2t_relpos.layers.residual import Dropout, LayerNormalization
+from t2t_relpos.layers.residual import Dropout
 from t2t_relpos.layers.transformer_decoder import TransformerDecoder
 from t2t_relpos.models.config import TransformerConfig
 from t2t_relpos.models.folded import FoldedLanguageModel, can_fold, fold_language_model
@@ -18,6 +17,24 @@ from t2t_relpos.models.generation import (
     empty_caches,
     start_unfolded,
 )
+from t2t_relpos.models.transformer import (
+    block_arguments,
+    embeddings,
+    final_norm,
+    position_layer,
+)
+
+# The arguments that a config replaces, with their defaults.
+_SETTINGS = {
+    "vocab_size": None,
+    "num_layers": None,
+    "hidden_dim": None,
+    "intermediate_dim": None,
+    "num_heads": None,
+    "max_relative_position": None,
+    "dropout": 0.0,
+    "share_heads": True,
+}
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
@@ -36,6 +53,10 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
         max_relative_position: clipping distance K.
         dropout: rate of all dropouts. Default: 0.0.
         share_heads: whether the heads of a layer share relative tables. Default: True.
+        config: instead of all of these, a `TransformerConfig`. It allows other positions, post-norm
+            and separate tables of embeddings and logits. The model has `num_decoder_layers` blocks,
+            whose attentions have no biases, as in tensor2tensor. The settings of an encoder have no
+            effect.
         **kwargs: `name`, `dtype` of `keras.Model`.
 
     Call arguments:
@@ -46,8 +67,8 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
         logits, float32 `[B, T, V]`.
 
     Raises:
-        ValueError: if ids are not one tensor of rank 2, have a float dtype or, in eager calls, are
-            out of range.
+        ValueError: if a setting is missing, out of range, or given with `config`; if ids are not
+            one tensor of rank 2, have a float dtype or, in eager calls, are out of range.
 
     Example:
     >>> import keras
@@ -62,80 +83,91 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
     >>> history = model.fit(ids, ids, sample_weight=(ids != 0), verbose=0)
     >>> model.generate(ids[:, :2], sampler="greedy", max_length=6)[:, :2].tolist()
     [[5, 7], [3, 1]]
+
+    With a config:
+
+    >>> from t2t_relpos.models import TransformerConfig
+    >>> config = TransformerConfig(
+    ...     vocab_size=11, num_decoder_layers=1, hidden_dim=8, intermediate_dim=16, num_heads=2,
+    ...     position="relative_v2+sinusoidal", max_relative_position=64)
+    >>> CausalLM(config=config).generate(ids[:, :0], sampler="greedy", max_length=6).shape
+    (2, 6)
+
+    Reference: t2t `Transformer` without inputs, for a config.
     """
 
     _continues_source = True
 
     def __init__(
         self,
-        vocab_size,
-        num_layers,
-        hidden_dim,
-        intermediate_dim,
-        num_heads,
-        max_relative_position,
+        vocab_size=None,
+        num_layers=None,
+        hidden_dim=None,
+        intermediate_dim=None,
+        num_heads=None,
+        max_relative_position=None,
         dropout=0.0,
         share_heads=True,
+        *,
+        config=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.settings = {
-            "vocab_size": _checks.positive_int(vocab_size, "vocab_size"),
-            "num_layers": _checks.positive_int(num_layers, "num_layers"),
-            "hidden_dim": _checks.positive_int(hidden_dim, "hidden_dim"),
+        settings = {
+            "vocab_size": vocab_size,
+            "num_layers": num_layers,
+            "hidden_dim": hidden_dim,
             "intermediate_dim": intermediate_dim,
             "num_heads": num_heads,
             "max_relative_position": max_relative_position,
-            "dropout": _checks.rate(dropout, "dropout"),
+            "dropout": dropout,
             "share_heads": share_heads,
         }
-        policy = self.dtype_policy
+        if config is None:
+            self.config = _config_of(settings)
+            self.settings = settings
+        else:
+            _check_config(config, settings)
+            self.config = config
+            self.settings = {"config": config.to_dict()}
+        config, policy = self.config, self.dtype_policy
         self._searches = SearchFunctions()
-        self.embedding = TokenEmbedding(vocab_size, hidden_dim, dtype=policy, name="embedding")
-        self.embedding_dropout = Dropout(dropout, dtype=policy)
+        names = ("embedding", "output_embedding")
+        self.embedding, self.output_embedding = embeddings(config, policy, names)
+        self.position = position_layer(config, policy, "position")
+        self.embedding_dropout = Dropout(config.dropout, dtype=policy)
+        arguments = block_arguments(config) | {"relative_v2": config.relative_v2}
         self.blocks = [
             TransformerDecoder(
-                intermediate_dim,
-                num_heads,
-                dropout=dropout,
-                normalize_first=True,
-                max_relative_position=max_relative_position,
-                share_heads=share_heads,
+                **arguments | {"use_bias": "config" not in self.settings},
                 dtype=policy,
                 name=f"block_{i}",
             )
-            for i in range(num_layers)
+            for i in range(config.num_decoder_layers)
         ]
-        self.norm = LayerNormalization(epsilon=1e-5, dtype=policy, name="norm")
+        self.norm = final_norm(config, policy, "norm")
         self.build()
 
     @property
     def vocab_size(self):
         """V, the number of ids."""
-        return self.settings["vocab_size"]
-
-    @property
-    def config(self):
-        """The `TransformerConfig` of the blocks."""
-        settings = {n: x for n, x in self.settings.items() if n != "num_layers"}
-        layers = self.settings["num_layers"]
-        return TransformerConfig(
-            num_encoder_layers=layers,
-            num_decoder_layers=layers,
-            layer_norm_epsilon=self.norm.epsilon,
-            **settings,
-        )
+        return self.config.vocab_size
 
     def build(self, input_shape=None):
         """Creates all variables. Their shapes depend on the settings only."""
         if self.built:
             return
-        width = (None, None, self.settings["hidden_dim"])
-        self.embedding.build((None, None))
+        width = (None, None, self.config.hidden_dim)
+        for embedding in (self.embedding, self.output_embedding):
+            if not embedding.built:
+                embedding.build((None, None))
+        if self.position is not None:
+            self.position.build(width)
         self.embedding_dropout.build(width)
         for block in self.blocks:
             block.build(width)
-        self.norm.build(width)
+        if self.norm is not None:
+            self.norm.build(width)
         self.built = True
 
     def export(self, filepath, *args, input_signature=None, **kwargs):
@@ -149,13 +181,16 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
         advice = "Pass one tensor. For a single sequence, pass a batch of one."
         _checks.check(ids, "ids", "B T", advice=advice, required=True)
         x = ops.pad(self.embedding(ids), [[0, 0], [1, 0], [0, 0]])[:, :-1]
+        if self.position is not None:
+            x = self.position(x)
         x = self.embedding_dropout(x, training=training)
         for block in self.blocks:
             x = block(x, training=training)
         return self._logits(x)
 
     def _logits(self, x):
-        return ops.cast(self.embedding(self.norm(x), reverse=True), "float32")
+        x = x if self.norm is None else self.norm(x)
+        return ops.cast(self.output_embedding(x, reverse=True), "float32")
 
     def encode(self, source, max_length):
         """Returns the state of `step` before the first id, with room for `max_length` ids."""
@@ -176,6 +211,8 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
             (logits `[rows, V]`, the state after this step).
         """
         x, position, caches = self.embedding(ops.expand_dims(ids, -1)), current_position(state), {}
+        if self.position is not None:
+            x = self.position(x, start=position)
         for block in self.blocks:
             x, caches[block.name] = block(
                 x,
@@ -186,6 +223,10 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
         return self._logits(x)[:, 0], {"caches": caches, "position": state["position"] + 1}
 
     capacity = cache_capacity
+
+    @property
+    def _num_positions(self):
+        return self.config.max_length if self.config.added_position == "learned" else None
 
     def start_search(self, source, max_length, num_hypotheses, *, growing=True):
         """Returns (state, step function) for a search, as `Transformer.start_search`.
@@ -206,10 +247,57 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
         return start_unfolded(self, CausalLM, logits_of, source, max_length)
 
     def compute_output_shape(self, input_shape):
-        return (*input_shape, self.settings["vocab_size"])
+        return (*input_shape, self.vocab_size)
 
     def compute_output_spec(self, ids, training=None):
         return keras.KerasTensor(self.compute_output_shape(ids.shape), dtype="float32")
 
     def get_config(self):
         return {**super().get_config(), **self.settings, **quantized_dtype(self)}
+
+    @classmethod
+    def from_config(cls, config):
+        config = dict(config)
+        if "config" in config:
+            config["config"] = TransformerConfig.from_dict(config["config"])
+        return cls(**config)
+
+
+def _config_of(settings):
+    """Returns the `TransformerConfig` of the constructor's arguments.
+
+    Raises:
+        ValueError: if an argument is missing or out of range.
+    """
+    missing = [name for name, value in settings.items() if value is None]
+    if missing:
+        raise ValueError(
+            f"Expected either `config`, or all arguments up to `max_relative_position`. "
+            f"Received: no {', '.join(missing)}."
+        )
+    settings = dict(settings)
+    layers = settings.pop("num_layers")
+    _checks.positive_int(layers, "num_layers")
+    return TransformerConfig(
+        num_encoder_layers=layers,
+        num_decoder_layers=layers,
+        attention_dropout=settings["dropout"],
+        layer_norm_epsilon=1e-5,
+        **settings,
+    )
+
+
+def _check_config(config, settings):
+    """Raises ValueError unless a config is the only setting."""
+    if not isinstance(config, TransformerConfig):
+        raise ValueError(
+            "Expected `config` to be a TransformerConfig, for instance "
+            "TransformerConfig.from_preset('tiny', vocab_size=8000). "
+            f"Received: {config!r}"
+        )
+    given = [name for name, value in settings.items() if value != _SETTINGS[name]]
+    if given:
+        raise ValueError(
+            f"Expected no other settings with `config`. Received: {', '.join(given)}. Set them in "
+            "the config."
+        )

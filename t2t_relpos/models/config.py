@@ -10,24 +10,34 @@ from t2t_relpos.models.presets import PRESETS
 
 # Rows of tensor2tensor's target space embedding.
 NUM_TARGET_SPACES = 32
-POSITIONS = ("relative", "sinusoidal", "learned", "relative+sinusoidal", "none")
+_ADDED = ("sinusoidal", "learned")
+_RELATIVE = ("relative", "relative_v2")
+POSITIONS = (
+    *_RELATIVE,
+    *_ADDED,
+    *(f"{relative}+{added}" for relative in _RELATIVE for added in _ADDED),
+    "none",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
-    """Architecture of a `Transformer`.
+    """Architecture of a `Transformer` or a `CausalLM`.
 
     Args:
         vocab_size: V, number of ids of source and target, including padding (0) and end of
             sentence (1).
-        num_encoder_layers: number of encoder layers.
+        num_encoder_layers: number of encoder layers. A `CausalLM` has none, whatever the number.
         num_decoder_layers: number of decoder layers.
         hidden_dim: D, the width of the model.
         intermediate_dim: width of the feed-forward networks.
-        num_heads: N. Must divide D.
+        num_heads: N. Must divide D, unless `key_dim` and `value_dim` are set.
         position: "relative" (in every self-attention), "sinusoidal" or "learned" (added to the
-            embeddings), "relative+sinusoidal", or "none".
-        max_relative_position: clipping distance K of relative positions.
+            embeddings), "relative+sinusoidal", "relative+learned", or "none". With "relative_v2"
+            instead of "relative", larger distances have no vectors, as in
+            `RelativeMultiHeadAttentionV2`. Only a `CausalLM` supports it.
+        max_relative_position: clipping distance K of relative positions. With "relative_v2",
+            distances of K and more have no vectors.
         use_key_table: whether relative positions are added to keys (a^K in the paper's Table 3).
         use_value_table: whether relative positions are added to values (a^V).
         share_heads: whether the heads of a layer share relative tables.
@@ -43,6 +53,8 @@ class TransformerConfig:
         max_length: number of learned positions.
         target_space_id: row of t2t's target space embedding, which is added to
             every encoder position. None: no such embedding.
+        key_dim: H, size of an attention head for queries and keys. Default: None, D / N.
+        value_dim: size of an attention head for values. Default: None, D / N.
 
     Raises:
         ValueError: if a setting is out of range.
@@ -79,6 +91,8 @@ class TransformerConfig:
     layer_norm_epsilon: float = 1e-6
     max_length: int = 256
     target_space_id: int | None = None
+    key_dim: int | None = None
+    value_dim: int | None = None
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
@@ -90,6 +104,9 @@ class TransformerConfig:
             "num_heads max_length"
         ).split():
             _checks.positive_int(getattr(self, name), name)
+        for name in ("key_dim", "value_dim"):
+            if getattr(self, name) is not None:
+                _checks.positive_int(getattr(self, name), name)
         for name in ("dropout", "attention_dropout", "activation_dropout"):
             _checks.rate(getattr(self, name), name)
         for name in (
@@ -101,7 +118,28 @@ class TransformerConfig:
                     f"Expected `{name}` to be True or False. "
                     f"Received: {name}={getattr(self, name)!r}"
                 )
+        self._check_position()
+        if not self.layer_norm_epsilon > 0:
+            raise ValueError(
+                "Expected `layer_norm_epsilon` above 0. "
+                f"Received: layer_norm_epsilon={self.layer_norm_epsilon!r}"
+            )
+        if None in (self.key_dim, self.value_dim) and self.hidden_dim % self.num_heads:
+            raise ValueError(
+                "Expected `num_heads` to divide `hidden_dim`, or both `key_dim` and `value_dim`. "
+                f"Received: num_heads={self.num_heads}, hidden_dim={self.hidden_dim}"
+            )
+        if self.target_space_id not in (None, *range(NUM_TARGET_SPACES)):
+            raise ValueError(
+                f"Expected `target_space_id` to be None or in [0, {NUM_TARGET_SPACES}). "
+                f"Received: target_space_id={self.target_space_id!r}"
+            )
+
+    def _check_position(self):
+        """Raises ValueError if the settings of positions are out of range."""
         _checks.max_relative_position(self.max_relative_position)
+        if self.relative_v2:
+            _checks.positive_int(self.max_relative_position, "max_relative_position")
         if self.position not in POSITIONS:
             raise ValueError(
                 f"Expected `position` to be one of {', '.join(POSITIONS)}. "
@@ -112,26 +150,28 @@ class TransformerConfig:
                 "Expected a relative `position` with relative_cross_attention. "
                 f"Received: position={self.position!r}"
             )
-        if not self.layer_norm_epsilon > 0:
-            raise ValueError(
-                "Expected `layer_norm_epsilon` above 0. "
-                f"Received: layer_norm_epsilon={self.layer_norm_epsilon!r}"
-            )
-        if self.hidden_dim % self.num_heads:
-            raise ValueError(
-                "Expected `num_heads` to divide `hidden_dim`. "
-                f"Received: num_heads={self.num_heads}, hidden_dim={self.hidden_dim}"
-            )
-        if self.target_space_id not in (None, *range(NUM_TARGET_SPACES)):
-            raise ValueError(
-                f"Expected `target_space_id` to be None or in [0, {NUM_TARGET_SPACES}). "
-                f"Received: target_space_id={self.target_space_id!r}"
-            )
 
     @property
     def relative(self):
         """Whether self-attentions use relative positions."""
         return self.position.startswith("relative")
+
+    @property
+    def relative_v2(self):
+        """Whether only distances below K have vectors."""
+        return self.position.startswith("relative_v2")
+
+    @property
+    def added_position(self):
+        """The position encoding that is added to embeddings: "sinusoidal", "learned" or None."""
+        added = self.position.rpartition("+")[2]
+        return added if added in _ADDED else None
+
+    @property
+    def head_dims(self):
+        """Sizes of an attention head: (for queries and keys, for values)."""
+        default = self.hidden_dim // self.num_heads
+        return self.key_dim or default, self.value_dim or default
 
     @classmethod
     def from_preset(cls, preset, **settings):

@@ -146,14 +146,23 @@ class GenerationMixin:
 
 
 def empty_caches(blocks, rows, max_length):
-    """Returns a dict of zeros `[rows, 2, max_length, N, H]`, a cache for each decoder block."""
-    return {
-        block.name: ops.zeros(
-            (rows, 2, max_length, block.num_heads, block.self_attention.key_dim),
-            dtype=block.compute_dtype,
-        )
-        for block in blocks
-    }
+    """Returns a dict of zeros, a cache for each decoder block.
+
+    A cache is `[rows, 2, max_length, N, H]`, or a pair `[rows, max_length, N, H]` and
+    `[rows, max_length, N, Hv]` if keys and values differ in depth.
+    """
+    return {block.name: _empty_cache(block, rows, max_length) for block in blocks}
+
+
+def _empty_cache(block, rows, max_length):
+    attention, dtype = block.self_attention, block.compute_dtype
+    if attention.key_dim == attention.value_dim:
+        shape = (rows, 2, max_length, attention.num_heads, attention.key_dim)
+        return ops.zeros(shape, dtype=dtype)
+    return tuple(
+        ops.zeros((rows, max_length, attention.num_heads, depth), dtype=dtype)
+        for depth in (attention.key_dim, attention.value_dim)
+    )
 
 
 def current_position(state):
@@ -229,7 +238,8 @@ def _start_uncached(logits_of, context, rows, max_length):
 
 def cache_capacity(self, state):
     """Returns the number of steps that the caches in a state have room for."""
-    return next(iter(state["caches"].values())).shape[2]
+    cache = next(iter(state["caches"].values()))
+    return cache.shape[2] if hasattr(cache, "shape") else cache[0].shape[1]
 
 
 # Python would name the class in errors of arguments, which users do not know.

@@ -79,19 +79,26 @@ class Transformer(GenerationMixin, LayerMixin, keras.Model):
                 "TransformerConfig.from_preset('tiny', vocab_size=8000). "
                 f"Received: {config!r}"
             )
+        if config.relative_v2:
+            raise ValueError(
+                "Expected a model without encoder for relative_v2, tensor2tensor's "
+                "self_attention_type dot_product_relative_v2: it has no vectors for keys after a "
+                f"query. Received: position={config.position!r}. Use a CausalLM, or a relative "
+                "`position`."
+            )
         self.config = config
         policy = self.dtype_policy
 
         names = ("source_embedding", "target_embedding", "output_embedding")
-        tables = _embeddings(config, policy, names)
+        tables = embeddings(config, policy, names)
         self.source_embedding, self.target_embedding, self.output_embedding = tables
-        self.source_position = _position(config, policy, "source_position")
-        self.target_position = _position(config, policy, "target_position")
+        self.source_position = position_layer(config, policy, "source_position")
+        self.target_position = position_layer(config, policy, "target_position")
         self.embedding_dropout = Dropout(config.dropout, dtype=policy)
         self.encoder_layers = _encoder(config, policy)
         self.decoder_layers = _decoder(config, policy)
-        self.encoder_norm = _final_norm(config, policy, "encoder_norm")
-        self.decoder_norm = _final_norm(config, policy, "decoder_norm")
+        self.encoder_norm = final_norm(config, policy, "encoder_norm")
+        self.decoder_norm = final_norm(config, policy, "decoder_norm")
         self._searches = SearchFunctions()
         self.build()
 
@@ -307,7 +314,7 @@ class Transformer(GenerationMixin, LayerMixin, keras.Model):
 
     @property
     def _num_positions(self):
-        return self.config.max_length if self.config.position == "learned" else None
+        return self.config.max_length if self.config.added_position == "learned" else None
 
     def start_search(self, source, max_length, num_hypotheses, *, growing=True):
         """Returns (state, step function) for a search of `t2t_relpos.decoding`.
@@ -405,7 +412,7 @@ def _check_inputs(inputs):
         )
 
 
-def _embeddings(config, policy, names):
+def embeddings(config, policy, names):
     """Returns a token embedding per name, or the same one for all if the config ties them."""
     sizes = (config.vocab_size, config.hidden_dim)
     if config.tie_embeddings:
@@ -413,11 +420,11 @@ def _embeddings(config, policy, names):
     return [TokenEmbedding(*sizes, dtype=policy, name=name) for name in names]
 
 
-def _position(config, policy, name):
+def position_layer(config, policy, name):
     """Returns the layer that adds positions to embeddings, or None if the config has none."""
-    if config.position == "learned":
+    if config.added_position == "learned":
         return LearnedPositionEmbedding(config.max_length, dtype=policy, name=name)
-    if config.position.endswith("sinusoidal"):
+    if config.added_position == "sinusoidal":
         return SinusoidalPositionEncoding(dtype=policy, name=name)
     return None
 
@@ -425,14 +432,14 @@ def _position(config, policy, name):
 def _encoder(config, policy):
     """Returns the blocks of the encoder."""
     return [
-        TransformerEncoder(**_block_arguments(config), dtype=policy, name=f"encoder_{i}")
+        TransformerEncoder(**block_arguments(config), dtype=policy, name=f"encoder_{i}")
         for i in range(config.num_encoder_layers)
     ]
 
 
 def _decoder(config, policy):
     """Returns the blocks of the decoder."""
-    arguments = _block_arguments(config) | {
+    arguments = block_arguments(config) | {
         "relative_cross_attention": config.relative_cross_attention
     }
     return [
@@ -441,17 +448,18 @@ def _decoder(config, policy):
     ]
 
 
-def _final_norm(config, policy, name):
+def final_norm(config, policy, name):
     """Returns the normalization after the last block, or None with post-norm."""
     if not config.normalize_first:
         return None
     return LayerNormalization(epsilon=config.layer_norm_epsilon, dtype=policy, name=name)
 
 
-def _block_arguments(config):
+def block_arguments(config):
+    """Returns the arguments of an encoder or decoder block, without those of cross-attention."""
     names = (
         "intermediate_dim num_heads share_heads normalize_first dropout attention_dropout "
-        "activation_dropout layer_norm_epsilon"
+        "activation_dropout layer_norm_epsilon key_dim value_dim"
     )
     return {name: getattr(config, name) for name in names.split()} | {
         "use_bias": False,

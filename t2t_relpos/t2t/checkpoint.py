@@ -1,17 +1,18 @@
-"""Converts between tensor2tensor variables and the weights of a `Transformer`, in memory."""
+"""Converts between tensor2tensor variables and the weights of a model, in memory."""
 
 import numpy as np
 
+from t2t_relpos.models.causal_lm import CausalLM
 from t2t_relpos.t2t.differences import check_shapes
 from t2t_relpos.t2t.variable_scopes import canonical_weights
 from t2t_relpos.t2t.weight_names import embedding_names, expected_shapes, shard_sizes, t2t_names
 
 
 def load_t2t_weights(model, arrays, num_shards=16):
-    """Sets the weights of a `Transformer` from tensor2tensor variables.
+    """Sets the weights of a model from tensor2tensor variables.
 
     Args:
-        model: a `Transformer`, for example built from `config_from_hparams`.
+        model: a `Transformer` or a `CausalLM`, for example built from `config_from_hparams`.
         arrays: a dict that maps variable names to arrays. The global step and optimizer slots
             are ignored. Names with doubled scopes
             (`transformer/parallel_0_4/transformer/transformer/body/…`) are treated as the same
@@ -35,7 +36,7 @@ def load_t2t_weights(model, arrays, num_shards=16):
     >>> bool((t2t_weights(first)[name] == t2t_weights(second)[name]).all())
     True
     """
-    _check_has_t2t_variables(model.config)
+    _check_has_t2t_variables(model)
     arrays = {name: np.asarray(array) for name, array in canonical_weights(arrays).items()}
     check_shapes(
         {name: array.shape for name, array in arrays.items()}, expected_shapes(model, num_shards)
@@ -54,18 +55,19 @@ def load_t2t_weights(model, arrays, num_shards=16):
 
 
 def t2t_weights(model, num_shards=16):
-    """Returns the weights of a `Transformer` as tensor2tensor variables.
+    """Returns the weights of a model as tensor2tensor variables.
 
     Args:
-        model: a `Transformer`.
+        model: a `Transformer` or a `CausalLM`.
         num_shards: t2t's `symbol_modality_num_shards`. Default: 16.
 
     Returns:
         A dict that maps variable names to arrays, without the global step.
 
     Raises:
-        ValueError: if t2t has no variables for the model. Such models have tables per head, only
-            one of the two tables, relative cross-attention, or `max_relative_position=0`.
+        ValueError: if t2t has no variables for the model. Such models have biases in attention
+            projections, relative cross-attention, `max_relative_position=0`, no key table, or, but
+            for "relative_v2", tables per head or no value table.
 
     Example:
     >>> from t2t_relpos.models import Transformer
@@ -77,7 +79,7 @@ def t2t_weights(model, num_shards=16):
     >>> arrays["transformer/symbol_modality_100_8/shared/weights_0"].shape
     (7, 8)
     """
-    _check_has_t2t_variables(model.config)
+    _check_has_t2t_variables(model)
     arrays = {name: _numpy(variable) for name, variable in t2t_names(model).items()}
     for scope, variable in embedding_names(model).items():
         ends = np.cumsum(shard_sizes(variable.shape[0], num_shards))
@@ -90,16 +92,26 @@ def _numpy(variable):
     return np.array(variable.numpy())
 
 
-def _check_has_t2t_variables(config):
+def _check_has_t2t_variables(model):
+    """Raises ValueError if tensor2tensor has no variables for the weights of a model."""
+    config = model.config
+    if isinstance(model, CausalLM) and "config" not in model.settings:
+        raise ValueError(
+            "Expected a CausalLM made from a config: tensor2tensor has no variables for the biases "
+            "of attention projections. Received: a CausalLM made without. Use "
+            "CausalLM(config=...), for example with a config of config_from_hparams."
+        )
     if not config.relative:
         return
-    for name in ("share_heads", "use_key_table", "use_value_table"):
+    always = ("use_key_table",)
+    always += () if config.relative_v2 else ("share_heads", "use_value_table")
+    for name in always:
         if not getattr(config, name):
             raise ValueError(
                 f"Expected {name}=True: tensor2tensor has no variables for other values. "
                 f"Received: {name}=False."
             )
-    if config.relative_cross_attention:
+    if config.relative_cross_attention and not isinstance(model, CausalLM):
         raise ValueError(
             "Expected relative_cross_attention=False: tensor2tensor has no relative positions "
             "between decoder and encoder. Received: relative_cross_attention=True."

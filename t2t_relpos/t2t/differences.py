@@ -12,14 +12,19 @@ _HPARAMS_BY_NAME_PART = (
     ),
     ("target_space_embedding", "use_target_space_embedding and hidden_size"),
     ("positional_embedding", "pos, max_length and hidden_size"),
+    (
+        "self_attention_relative_v2",
+        "self_attention_type, max_relative_position, heads_share_relative_embedding, "
+        "add_relative_to_values, attention_key_channels and attention_value_channels",
+    ),
     ("relative_positions", "self_attention_type, max_relative_position, hidden_size and num_heads"),
     ("layer_prepostprocess", "layer_preprocess_sequence, hidden_size and num_hidden_layers"),
     ("layer_postprocess", "layer_postprocess_sequence, hidden_size and num_hidden_layers"),
     ("/ffn/", "filter_size, hidden_size, num_hidden_layers and ffn_layer"),
     (
         "multihead_attention",
-        "hidden_size, num_hidden_layers, num_encoder_layers, num_decoder_layers and "
-        "attention_variables_3d",
+        "hidden_size, num_hidden_layers, num_encoder_layers, num_decoder_layers, "
+        "attention_key_channels, attention_value_channels and attention_variables_3d",
     ),
 )
 

@@ -1,31 +1,53 @@
-"""Names and shapes of the tensor2tensor variables of a `Transformer`."""
+"""Names and shapes of the tensor2tensor variables of a `Transformer` or a `CausalLM`."""
+
+from t2t_relpos.layers.relative_multi_head_attention_v2 import RelativeMultiHeadAttentionV2
+from t2t_relpos.models.causal_lm import CausalLM
 
 _BODY = "transformer/body"
+
+
+def is_language_model(names):
+    """Returns whether variables are those of a model without encoder.
+
+    Args:
+        names: names of the variables of a tensor2tensor Transformer.
+
+    Example:
+    >>> from t2t_relpos.t2t import is_language_model
+    >>> is_language_model(["transformer/body/decoder/layer_0/ffn/conv1/bias"])
+    True
+    """
+    return not any(f"{_BODY}/encoder/" in name for name in names)
 
 
 def t2t_names(model):
     """Returns tensor2tensor's names of all weights except the `[V, D]` embedding tables.
 
     Args:
-        model: a `Transformer` with tables shared by heads.
+        model: a `Transformer` or a `CausalLM`.
 
     Returns:
         A dict that maps names to Keras variables or `KernelMatrix` objects.
     """
-    names = {}
-    config = model.config
-    for stack, layers, final_norm in (
-        ("encoder", model.encoder_layers, model.encoder_norm),
-        ("decoder", model.decoder_layers, model.decoder_norm),
-    ):
+    if isinstance(model, CausalLM):
+        stacks = [("decoder", model.blocks, model.norm)]
+        positions = {"targets": model.position}
+    else:
+        stacks = [
+            ("encoder", model.encoder_layers, model.encoder_norm),
+            ("decoder", model.decoder_layers, model.decoder_norm),
+        ]
+        positions = {"inputs": model.source_position, "targets": model.target_position}
+    names, config = {}, model.config
+    for stack, layers, final_norm in stacks:
         for i, layer in enumerate(layers):
             names.update(_layer_names(f"{_BODY}/{stack}/layer_{i}", layer, config))
         if final_norm is not None:
             names.update(_norm_names(f"{_BODY}/{stack}/layer_prepostprocess", final_norm))
-    if config.position == "learned":
-        names[f"{_BODY}/inputs_positional_embedding"] = model.source_position.embeddings
-        names[f"{_BODY}/targets_positional_embedding"] = model.target_position.embeddings
-    if config.target_space_id is not None:
+    if config.added_position == "learned":
+        for name, position in positions.items():
+            names[f"{_BODY}/{name}_positional_embedding"] = position.embeddings
+    if config.target_space_id is not None and not isinstance(model, CausalLM):
         names[f"{_BODY}/target_space_embedding/kernel"] = model.target_space_embedding
     return names
 
@@ -57,10 +79,15 @@ def _attention_names(prefix, attention):
         f"{prefix}/v/kernel": attention.value_dense.matrix,
         f"{prefix}/output_transform/kernel": attention.output_dense.matrix,
     }
-    tables = {"keys": attention.key_embedding, "values": attention.value_embedding}
+    tables = {"key": attention.key_embedding, "value": attention.value_embedding}
     for name, embedding in tables.items():
-        if embedding is not None:
-            path = f"dot_product_attention_relative/relative_positions_{name}/embeddings"
+        if embedding is None:
+            continue
+        if isinstance(attention, RelativeMultiHeadAttentionV2):
+            path = f"dot_product_self_attention_relative_v2/{name}_relative_embeddings"
+            names[f"{prefix}/{path}"] = embedding
+        else:
+            path = f"dot_product_attention_relative/relative_positions_{name}s/embeddings"
             names[f"{prefix}/{path}"] = embedding.table
     return names
 
@@ -76,13 +103,17 @@ def embedding_names(model):
     """Returns a dict that maps tensor2tensor scopes to the `[V, D]` embedding tables."""
     config = model.config
     scope = f"transformer/symbol_modality_{config.vocab_size}_{config.hidden_dim}"
+    if isinstance(model, CausalLM):
+        tables = {"target_emb": model.embedding, "softmax": model.output_embedding}
+    else:
+        tables = {
+            "input_emb": model.source_embedding,
+            "target_emb": model.target_embedding,
+            "softmax": model.output_embedding,
+        }
     if config.tie_embeddings:
-        return {f"{scope}/shared": model.source_embedding.embeddings}
-    return {
-        f"{scope}/input_emb": model.source_embedding.embeddings,
-        f"{scope}/target_emb": model.target_embedding.embeddings,
-        f"{scope}/softmax": model.output_embedding.embeddings,
-    }
+        tables = {"shared": model.output_embedding}
+    return {f"{scope}/{name}": table.embeddings for name, table in tables.items()}
 
 
 def shard_sizes(vocab_size, num_shards=16):

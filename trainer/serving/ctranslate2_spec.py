@@ -67,6 +67,17 @@ def _check_supported(config):
             "Expected cross-attention without relative positions, since CTranslate2 does not "
             "support them there. Received: relative_cross_attention=True."
         )
+    if config.position == "relative+learned":
+        raise ValueError(
+            "Expected either relative or learned positions, since CTranslate2 adds no learned "
+            "positions to layers with relative ones. Received: position='relative+learned'."
+        )
+    if config.key_dim is not None or config.value_dim is not None:
+        raise ValueError(
+            "Expected attention heads of the model's width divided by their number, since "
+            f"CTranslate2 has no other sizes. Received: key_dim={config.key_dim}, "
+            f"value_dim={config.value_dim}."
+        )
     if config.position == "relative+sinusoidal" and not config.normalize_first:
         raise ValueError(
             "Expected either relative positions or sinusoids in a post-norm model, since "

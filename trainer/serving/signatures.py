@@ -290,7 +290,7 @@ def _check_fit(config, tokenizer, settings):
             f"Expected a tokenizer with the model's {config.vocab_size} ids. Received: a tokenizer "
             f"with {tokenizer.vocab_size} ids. Use the vocabulary that the model was trained with."
         )
-    if config.position == "learned" and settings.max_input_length > config.max_length:
+    if config.added_position == "learned" and settings.max_input_length > config.max_length:
         raise ValueError(
             f"Expected max_input_length of at most {config.max_length}, the model's number of "
             f"learned positions. Received: {settings.max_input_length}. Use "

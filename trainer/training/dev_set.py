@@ -155,7 +155,7 @@ class DevTranslator:
         longest: int,
         bleu_tokenize: str = DEFAULT_TOKENIZER,
     ):
-        if transformer.config.position == "learned":
+        if transformer.config.added_position == "learned":
             longest = min(longest, transformer.config.max_length)
         settings = TranslationSettings(beam_size=1, max_input_length=max(longest, 2))
         module = TranslationModule(transformer, tokenizer, settings)

@@ -107,7 +107,7 @@ class Preparation:
     def _describe_dev(self):
         lengths = self.dev_pairs.sources.lengths
         # Other position encodings have no limit.
-        is_limited = self.architecture.position == "learned"
+        is_limited = self.architecture.added_position == "learned"
         cut = int((lengths > self.architecture.max_length).sum()) if is_limited else 0
         blank = report_lengths(self.dev_pairs, int(self.dev_pairs.lengths.max())).blank
         lines = [
@@ -228,7 +228,7 @@ class Preparation:
             architecture = TransformerConfig.from_dict(
                 self.parent.read_config()["architecture"] | settings
             )
-        if architecture.position == "learned" and longest > architecture.max_length:
+        if architecture.added_position == "learned" and longest > architecture.max_length:
             if self.parent is not None:
                 raise ValueError(
                     f"Expected max_length of at most {architecture.max_length}, the number of "

@@ -11,9 +11,7 @@ from keras import ops
 from t2t_relpos._backend import start_indices, write_slice
 from t2t_relpos.models.folded.operations import (
     MASKED_SCORE,
-    NAMES,
     attend,
-    has_tables,
     table_rows,
 )
 
@@ -33,7 +31,8 @@ class DecoderCaches(abc.ABC):
 
     def __init__(self, config, decoder, beam_size):
         self.num_heads = config.num_heads
-        self.depth = config.hidden_dim // config.num_heads
+        # The caches of keys and values take turns.
+        self.depths = config.head_dims * len(decoder)
         self.decoder = decoder
         self.beam_size = beam_size
 
@@ -103,26 +102,22 @@ class GrowingCaches(DecoderCaches):
         self.num_slots = max_length * beam_size
         # A new slot is visible to its own hypothesis only.
         self.new_masks = MASKED_SCORE * (1.0 - ops.eye(beam_size))
-        self.tables = self._tables(max_length, config.max_relative_position)
+        self.tables = self._all_rows(max_length, config.max_relative_position)
 
-    def _tables(self, max_length, last_id):
-        """Returns the table rows of all slots and layers as one tensor, or None without tables.
+    def _all_rows(self, max_length, last_id):
+        """Returns the table rows of all slots and layers, as a tensor for each name of a table.
 
         A step with s slots uses the last s rows.
         """
-        if not has_tables(self.decoder[0]["self"]):
-            return None
         ids = ops.maximum(ops.arange(1 - max_length, 1, dtype="int32") + last_id, 0)
         ids = ops.repeat(ids, self.beam_size)
-        tables = [
-            table for layer in self.decoder for table in table_rows(layer["self"], ids).values()
-        ]
-        return ops.stack(tables)
+        rows = [table_rows(layer["self"], ids) for layer in self.decoder]
+        return {name: ops.stack([each[name] for each in rows]) for name in rows[0]}
 
     def start(self, batch):
         length = _unknown_zero()
-        empty = ops.zeros((batch, self.num_heads, length, self.depth))
-        caches = [empty for _ in range(2 * len(self.decoder))]
+        empty = {d: ops.zeros((batch, self.num_heads, length, d)) for d in set(self.depths)}
+        caches = [empty[depth] for depth in self.depths]
         return {"caches": caches}, ops.zeros((batch, length))
 
     def open_step(self, sentences, ancestors, batch, beams):
@@ -132,17 +127,14 @@ class GrowingCaches(DecoderCaches):
         bias = ops.reshape(ancestors, (batch, 1, beams, slots))
         time = (slots - 1) // self.beam_size
         shapes = {"key_table": (batch, self.num_heads, beams, slots)}
-        shapes["value_table"] = (batch, self.num_heads, beams, self.depth)
+        shapes["value_table"] = (batch, self.num_heads, beams, self.depths[1])
         return ancestors, GrowingStep(time, bias, self._step_tables(slots), shapes)
 
     def _step_tables(self, slots):
         """Returns a dict of tables for each layer."""
-        if self.tables is None:
-            return [{} for _ in self.decoder]
-        names = [name for name in NAMES if name in self.decoder[0]["self"]]
-        rows = self.tables[..., self.num_slots - slots :, :]
-        rows = iter(ops.unstack(rows, len(names) * len(self.decoder)))
-        return [{name: next(rows) for name in names} for _ in self.decoder]
+        first, count = self.num_slots - slots, len(self.decoder)
+        rows = {name: ops.unstack(x[..., first:, :], count) for name, x in self.tables.items()}
+        return [{name: rows[name][number] for name in rows} for number in range(count)]
 
 
 class GrowingStep(CachedStep):
@@ -192,9 +184,8 @@ class FixedCaches(DecoderCaches):
 
     def start(self, batch):
         slots = self.max_length * self.beam_size
-        shape = (batch, self.num_heads, slots, self.depth)
         sentences = {
-            "caches": [ops.zeros(shape) for _ in range(2 * len(self.decoder))],
+            "caches": [ops.zeros((batch, self.num_heads, slots, d)) for d in self.depths],
             "time": ops.zeros((batch,), dtype="int32"),
         }
         return sentences, ops.zeros((batch, slots)) + MASKED_SCORE
@@ -242,7 +233,8 @@ class FixedStep(CachedStep):
     def attend(self, number, query, key, value):
         tables, beam_size = self._tables[number], self._caches.beam_size
         steps = self._bias.shape[-1] // beam_size
-        shapes = {"key_table": (*query.shape[:3], steps), "value_table": query.shape}
+        shapes = {"key_table": (*query.shape[:3], steps)}
+        shapes["value_table"] = (*query.shape[:3], value.shape[-1])
         return attend(query, key, value, self._bias, tables, shapes, keys_per_row=beam_size)
 
     def finish(self, sentences):

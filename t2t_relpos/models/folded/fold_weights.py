@@ -15,7 +15,10 @@ from keras import ops
 from t2t_relpos._keras_compat import sublayers
 from t2t_relpos.layers.feed_forward import FeedForward
 from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
+from t2t_relpos.layers.relative_multi_head_attention_v2 import RelativeMultiHeadAttentionV2
 from t2t_relpos.layers.residual import Residual
+
+_ATTENTIONS = (RelativeMultiHeadAttention, RelativeMultiHeadAttentionV2)
 
 
 def can_fold(model, blocks):
@@ -56,7 +59,7 @@ def _has_known_sublayers(block, config):
         attentions.append(block.cross_attention)
     return (
         all(type(residual) is Residual for residual in residuals)
-        and all(type(attention) is RelativeMultiHeadAttention for attention in attentions)
+        and all(type(attention) in _ATTENTIONS for attention in attentions)
         and type(block.feed_forward) is FeedForward
         and all(residual.normalize_first == config.normalize_first for residual in residuals)
         and all(_has_known_settings(attention, config) for attention in attentions)
@@ -92,13 +95,14 @@ def fold_weights(transformer, dtype="float32", kernel_dtype="float32"):
         - `encoder`, `decoder`: a list of layers. Each has the attention `self`, in the decoder the
           attention `cross`, and `feed_forward` with `inner`, `inner_bias`, `outer`, `outer_bias`.
           With post-norm it has `norms`, pairs of gain and offset.
-        - `memory` `[D, 2·L·D]`, `memory_bias`: projection of the encoder's outputs to the keys and
-          values of all decoder layers, in the order key 0, value 0, key 1, value 1, …
+        - `memory` `[D, L·N·(H + Hv)]`, `memory_bias`: projection of the encoder's outputs to the
+          keys and values of all decoder layers, in the order key 0, value 0, key 1, value 1, …
         - `logits` `[D, V]`, `logits_bias` `[V]`.
 
-        An attention has `input`, `input_bias` and `output` `[D, D]`, and `output_bias`, `key_table`
-        and `value_table` if the model has them. `input` is `[D, 3·D]` for query, key and value; in
-        `cross` it is `[D, D]`, for the query.
+        An attention has `input`, `input_bias` and `output` `[N·Hv, D]`, and `output_bias`,
+        `key_table` and `value_table` if the model has them, with rows for clipped distances.
+        `input` is `[D, N·(2H + Hv)]` for query, key and value; in `cross` it is `[D, N·H]`, for the
+        query.
 
     Raises:
         ValueError: if a projection is quantized.
@@ -142,11 +146,14 @@ class _Fold:
         }
 
     def weights_of_language_model(self, model):
-        return {
+        weights = {
             "target": self._embedding(model.embedding),
             "decoder": [self._layer(block) for block in model.blocks],
-            **self._logits(model.embedding, model.norm),
+            **self._logits(model.output_embedding, model.norm),
         }
+        if self.config.added_position == "learned":
+            weights["target_positions"] = self._positions(model.position)
+        return weights
 
     def _logits(self, embedding, norm):
         kernel = ops.transpose(self._cast(embedding.embeddings))
@@ -159,6 +166,10 @@ class _Fold:
         table = self._cast(embedding.embeddings)
         table = ops.concatenate([ops.zeros_like(table[:1]), table[1:]], axis=0)
         return _float32(self._centered(table * self.config.hidden_dim**0.5))
+
+    def _positions(self, position):
+        """Returns the vectors of a learned position embedding."""
+        return _float32(self._centered(self._cast(position.embeddings)))
 
     def _to_kernel_dtype(self, kernel):
         return ops.cast(kernel, self.kernel_dtype)
@@ -193,9 +204,9 @@ class _Fold:
         config, weights = self.config, {}
         for name in ("source", "target"):
             weights[name] = self._embedding(getattr(transformer, f"{name}_embedding"))
-            if config.position == "learned":
-                positions = self._cast(getattr(transformer, f"{name}_position").embeddings)
-                weights[f"{name}_positions"] = _float32(self._centered(positions))
+            if config.added_position == "learned":
+                positions = self._positions(getattr(transformer, f"{name}_position"))
+                weights[f"{name}_positions"] = positions
         if config.target_space_id is not None:
             space = self._cast(transformer.target_space_embedding)[config.target_space_id]
             weights["space"] = _float32(self._centered(space))
@@ -234,10 +245,9 @@ class _Fold:
         if attention.use_bias:
             output_bias = self._centered(self._bias(attention.output_dense))
             weights["output_bias"] = _float32(output_bias)
-        for name in ("key", "value"):
-            embedding = getattr(attention, f"{name}_embedding")
-            if embedding is not None:
-                weights[f"{name}_table"] = _float32(self._cast(embedding.table))
+        for name, table in zip(("key_table", "value_table"), attention.clipped_tables()):
+            if table is not None:
+                weights[name] = _float32(self._cast(table))
         return weights
 
     def _feed_forward(self, feed_forward, norm):

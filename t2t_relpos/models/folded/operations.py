@@ -1,6 +1,7 @@
 """Products, attention and residuals of folded layers, with few operations on each backend."""
 
 import keras
+import numpy as np
 from keras import ops
 
 from t2t_relpos.attention.masks import masked_softmax
@@ -109,8 +110,7 @@ class FoldedLayers:
 
     def __init__(self, config):
         self.num_heads = config.num_heads
-        self.width = config.hidden_dim
-        self.depth = config.hidden_dim // config.num_heads
+        self.key_dim, self.value_dim = config.head_dims
         self.normalize_first = config.normalize_first
         self.epsilon = config.layer_norm_epsilon
 
@@ -145,14 +145,27 @@ class FoldedLayers:
         outputs = dense(inner, weights["outer"], weights["outer_bias"])
         return self.leave(x, outputs, layer, "feed_forward")
 
-    def split(self, x, batch, length, parts):
-        """Splits `[B * T, parts * D]` into a list of `[B, N, T, H]`."""
-        if parts == 1:
-            x = ops.reshape(x, (batch, length, self.num_heads, self.depth))
+    def split(self, x, batch, length, kinds):
+        """Splits projections `[B * T, ..]` into a list of `[B, N, T, H]` and `[B, N, T, Hv]`.
+
+        Args:
+            x: the projections, next to each other.
+            batch: B.
+            length: T.
+            kinds: a character for each: "q", "k" or "v".
+        """
+        depths = [self.value_dim if kind == "v" else self.key_dim for kind in kinds]
+        if len(depths) == 1:
+            x = ops.reshape(x, (batch, length, self.num_heads, depths[0]))
             return [ops.transpose(x, (0, 2, 1, 3))]
-        x = ops.reshape(x, (batch, length, parts, self.num_heads, self.depth))
-        return ops.unstack(ops.transpose(x, (2, 0, 3, 1, 4)), parts)
+        if self.key_dim == self.value_dim:
+            x = ops.reshape(x, (batch, length, len(depths), self.num_heads, self.key_dim))
+            return ops.unstack(ops.transpose(x, (2, 0, 3, 1, 4)), len(depths))
+        ends = np.cumsum(depths) * self.num_heads
+        parts = zip(ops.split(x, [int(end) for end in ends[:-1]], axis=1), kinds)
+        return [part for x, kind in parts for part in self.split(x, batch, length, kind)]
 
     def merge(self, x):
-        """Merges the heads: `[B, N, T, H]` -> `[B * T, D]`."""
-        return ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (-1, self.width))
+        """Merges the heads: `[B, N, T, Hv]` -> `[B * T, N * Hv]`."""
+        width = self.num_heads * self.value_dim
+        return ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (-1, width))

@@ -54,7 +54,7 @@ class FoldedTransformer:
         Returns:
             (the state, the step function) for the searches of `t2t_relpos.decoding`.
         """
-        positions = self._position_table("target", max_length)
+        positions = _position_table(self, "target", max_length)
         caches = _make_caches(self, max_length, beam_size, growing=growing)
         step = DecoderStep(self.config, self.layers, self.weights, positions, caches)
         return step.start(self._encode(source), ops.not_equal(source, 0)), step
@@ -80,7 +80,7 @@ class FoldedTransformer:
             x = self._self_attention(x, layer, (batch, length), causal=True)
             cross = layer["cross"]
             query = dense(layers.enter(x), cross["input"], cross["input_bias"])
-            (query,) = layers.split(query, batch, length, 1)
+            (query,) = layers.split(query, batch, length, "q")
             outputs, attended = attend_relative(
                 query,
                 *memory[2 * number : 2 * number + 2],
@@ -107,12 +107,12 @@ class FoldedTransformer:
             x = self._self_attention(x, layer, sizes, key_mask=is_real)
             x = layers.feed_forward(x, layer)
         memory = dense(layers.enter(x), weights["memory"], weights["memory_bias"])
-        return layers.split(memory, batch, length, 2 * self.config.num_decoder_layers)
+        return layers.split(memory, batch, length, "kv" * self.config.num_decoder_layers)
 
     def _self_attention(self, x, layer, sizes, **masks):
         weights, layers = layer["self"], self.layers
         projected = dense(layers.enter(x), weights["input"], weights["input_bias"])
-        projected = layers.split(projected, *sizes, 3)
+        projected = layers.split(projected, *sizes, "qkv")
         outputs, _ = attend_relative(*projected, *_tables(weights), **masks, return_weights=False)
         return layers.leave(x, output_of(layers, outputs, weights), layer, "self")
 
@@ -120,21 +120,26 @@ class FoldedTransformer:
         return ops.reshape(x, (-1, self.config.hidden_dim))
 
     def _add_positions(self, name, x):
-        table = self._position_table(name, ops.shape(x)[1])
+        table = _position_table(self, name, ops.shape(x)[1])
         return x if table is None else x + table
 
-    def _position_table(self, name, length):
-        """Returns the encodings of positions 0, 1, …, `[length, D]`, or None without encodings."""
-        positions = ops.arange(length, dtype="int32")
-        if self.config.position == "learned":
-            positions = ops.minimum(positions, self.config.max_length - 1)
-            return ops.take(self.weights[f"{name}_positions"], positions, axis=0)
-        if not self.config.position.endswith("sinusoidal"):
-            return None
-        table = sinusoids(positions, self.config.hidden_dim)
-        if self.config.normalize_first:
-            table = table - ops.mean(table, axis=-1, keepdims=True)
-        return table
+
+def _position_table(model, name, length):
+    """Returns the encodings of positions 0, 1, …, `[length, D]`, or None without encodings.
+
+    Args:
+        model: a folded model.
+        name: "source" or "target".
+        length: number of positions.
+    """
+    config, positions = model.config, ops.arange(length, dtype="int32")
+    if config.added_position == "learned":
+        positions = ops.minimum(positions, config.max_length - 1)
+        return ops.take(model.weights[f"{name}_positions"], positions, axis=0)
+    if config.added_position is None:
+        return None
+    table = sinusoids(positions, config.hidden_dim)
+    return table - ops.mean(table, axis=-1, keepdims=True) if config.normalize_first else table
 
 
 def output_of(layers, outputs, attention):
@@ -163,8 +168,9 @@ class FoldedLanguageModel:
 
         The search chooses the ids of the prompts, `source` `[B, S]`.
         """
+        positions = _position_table(self, "target", max_length)
         caches = _make_caches(self, max_length, beam_size, growing=growing)
-        step = DecoderStep(self.config, FoldedLayers(self.config), self.weights, None, caches)
+        step = DecoderStep(self.config, FoldedLayers(self.config), self.weights, positions, caches)
         # There is no other sequence to attend to.
         is_real = ops.zeros((ops.shape(source)[0], 0), dtype="bool")
         return step.start([], is_real), step
@@ -231,7 +237,7 @@ class DecoderStep:
         batch, _, _, length = ops.shape(source_bias)
         beams = ops.shape(ids)[0] // batch
         shapes = {"key_table": (batch, layers.num_heads, beams, length)}
-        shapes["value_table"] = (batch, layers.num_heads, beams, layers.depth)
+        shapes["value_table"] = (batch, layers.num_heads, beams, layers.value_dim)
         ancestors, step = self.caches.open_step(sentences, state["ancestors"], batch, beams)
         x = take_rows(weights["target"], ids)
         if self.positions is not None:
@@ -239,13 +245,13 @@ class DecoderStep:
         caches = []
         for number, layer in enumerate(weights["decoder"]):
             layer_caches = slice(2 * number, 2 * number + 2)
-            projected = self._project(x, layer["self"], batch, beams, 3)
+            projected = self._project(x, layer["self"], batch, beams, "qkv")
             key, value = map(step.add, sentences["caches"][layer_caches], projected[1:])
             caches += [key, value]
             outputs = step.attend(number, projected[0], key, value)
             x = layers.leave(x, self._output(outputs, layer["self"]), layer, "self")
             if "cross" in layer:
-                (query,) = self._project(x, layer["cross"], batch, beams, 1)
+                (query,) = self._project(x, layer["cross"], batch, beams, "q")
                 tables = self._source_tables(layer["cross"], source_bias, step.time)
                 memory = sentences["memory"][layer_caches]
                 outputs = attend(query, *memory, source_bias, tables, shapes)
@@ -255,9 +261,9 @@ class DecoderStep:
         sentences = {**step.finish(sentences), "caches": caches}
         return logits, {"sentences": sentences, "ancestors": ancestors}
 
-    def _project(self, x, attention, batch, beams, parts):
+    def _project(self, x, attention, batch, beams, kinds):
         projected = dense(self.layers.enter(x), attention["input"], attention["input_bias"])
-        return self.layers.split(projected, batch, beams, parts)
+        return self.layers.split(projected, batch, beams, kinds)
 
     def _output(self, outputs, attention):
         return output_of(self.layers, outputs, attention)

@@ -1,0 +1,193 @@
+"""`CausalLM` with a config: positions, head sizes, caches, empty prompts, and saved files."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos.decoding import greedy_search
+from t2t_relpos.models import CausalLM, Transformer, TransformerConfig
+from t2t_relpos.models.config import POSITIONS
+from t2t_relpos.models.folded import FoldedLanguageModel, can_fold, fold_language_model
+
+SIZES = {
+    "vocab_size": 13,
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 2,
+    "hidden_dim": 12,
+    "intermediate_dim": 16,
+    "num_heads": 2,
+    "max_relative_position": 3,
+    "max_length": 16,
+}
+UNLIKE_HEADS = {"key_dim": 5, "value_dim": 3}
+
+
+def make_model(**settings):
+    keras.utils.set_random_seed(3)
+    model = CausalLM(config=TransformerConfig(**SIZES | settings))
+    # Tables, biases and normalizations must have an effect.
+    rng = np.random.default_rng(5)
+    for variable in model.trainable_variables:
+        variable.assign(variable + 0.3 * rng.normal(size=variable.shape).astype("float32"))
+    return model
+
+
+def random_ids(rows, length, seed=1):
+    return np.random.default_rng(seed).integers(2, 13, (rows, length))
+
+
+def logits_of_steps(step, state, ids):
+    """Returns the logits `[B, T, V]` of steps with given ids."""
+    previous, logits = np.zeros(len(ids), "int32"), []
+    for t in range(ids.shape[1]):
+        each, state = step(ops.convert_to_tensor(previous), state)
+        logits.append(ops.convert_to_numpy(each))
+        previous = ids[:, t].astype("int32")
+    return np.stack(logits, axis=1)
+
+
+def uncached_greedy(model, prompts, max_length):
+    """Returns the continuations that calls of the whole model choose."""
+    ids = np.zeros((len(prompts), max_length), "int64")
+    ids[:, : prompts.shape[1]] = prompts
+    ended = np.zeros(len(ids), bool)
+    for t in range(prompts.shape[1], max_length):
+        # Searches never choose padding.
+        best = 1 + ops.convert_to_numpy(model(ids))[:, t, 1:].argmax(-1)
+        ids[:, t] = np.where(ended, 0, best)
+        ended |= ids[:, t] == 1
+    return ids
+
+
+@pytest.mark.parametrize("heads", [{}, UNLIKE_HEADS], ids=["", "unlike_heads"])
+@pytest.mark.parametrize("position", POSITIONS)
+def test_steps_compute_the_logits_of_a_call(position, heads):
+    model = make_model(position=position, share_heads=False, tie_embeddings=False, **heads)
+    ids = random_ids(2, 9)
+    expected = ops.convert_to_numpy(model(ids))
+    found = logits_of_steps(model.step, model.encode(ids, 9), ids)
+    np.testing.assert_allclose(found, expected, atol=3e-5)
+    assert can_fold(model, model.blocks)
+    folded = FoldedLanguageModel(model.config, fold_language_model(model))
+    for growing in (False, True):
+        state, step = folded.start_search(ids[:, :0], 9, 1, growing=growing)
+        found = logits_of_steps(step, state, ids)
+        np.testing.assert_allclose(found, expected, atol=3e-5)
+
+
+@pytest.mark.parametrize("share_heads", [True, False])
+@pytest.mark.parametrize("use_value_table", [True, False])
+def test_distances_from_k_on_have_no_vector(share_heads, use_value_table):
+    settings = {"share_heads": share_heads, "use_value_table": use_value_table}
+    model = make_model(position="relative_v2", num_decoder_layers=1, **settings)
+    attention = model.blocks[0].self_attention
+    expected_rows = (3, 6) if share_heads else (2, 3, 6)
+    assert tuple(attention.key_embedding.shape) == expected_rows
+    assert (attention.value_embedding is not None) == use_value_table
+    clipped = make_model(position="relative", num_decoder_layers=1, **settings)
+    clipped.set_weights(
+        [
+            w.value if "embedding/" not in w.path or w.shape[-2] != 7 else np.zeros(w.shape)
+            for w in clipped.weights
+        ]
+    )
+    # A clipped table with zeros at -K computes the same.
+    clipped.blocks[0].self_attention.key_embedding.table.assign(attention.clipped_tables()[0])
+    if use_value_table:
+        table = attention.clipped_tables()[1]
+        clipped.blocks[0].self_attention.value_embedding.table.assign(table)
+    other = {w.path.replace(clipped.name, model.name): w for w in clipped.weights}
+    for weight in model.weights:
+        if "key_embedding" not in weight.path and "value_embedding" not in weight.path:
+            other[weight.path].assign(weight.value)
+    ids = random_ids(2, 9)
+    found, expected = (ops.convert_to_numpy(each(ids)) for each in (model, clipped))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert np.abs(expected).max() > 0.1
+
+
+@pytest.mark.parametrize("position", ["relative_v2+sinusoidal", "learned"])
+@pytest.mark.parametrize("length", [0, 3])
+def test_generate_continues_prompts_as_the_uncached_model(position, length):
+    model = make_model(position=position, **UNLIKE_HEADS)
+    prompts = random_ids(2, length)
+    found = model.generate(prompts, sampler="greedy", max_length=11)
+    np.testing.assert_array_equal(found, uncached_greedy(model, prompts, 11))
+    found = model.generate(prompts, sampler="greedy", max_length=11, jit_compile=False)
+    np.testing.assert_array_equal(found, uncached_greedy(model, prompts, 11))
+
+
+def test_beam_search_equals_one_without_caches():
+    model = make_model(position="relative_v2", **UNLIKE_HEADS)
+    prompts = random_ids(2, 2)
+    expected = model.generate(prompts, sampler="beam", max_length=9)
+    # A replaced `call` of the model stops the use of caches and folded weights.
+    original, model.call = model.call, lambda ids, training=None: original(ids, training=training)
+    np.testing.assert_array_equal(model.generate(prompts, max_length=9), expected)
+
+
+def test_samplers_accept_empty_prompts():
+    model = make_model(position="relative_v2")
+    found = model.generate(np.zeros((3, 0), "int32"), sampler="top_k", max_length=8)
+    assert found.shape == (3, 8) and found.max() < 13
+    result = greedy_search(model.step, model.encode(np.zeros((3, 0)), 8), 3, 8)
+    expected = model.generate(np.zeros((3, 0), "int32"), sampler="greedy", max_length=8)
+    np.testing.assert_array_equal(ops.convert_to_numpy(result.ids)[:, 0], expected)
+
+
+@pytest.mark.parametrize("position", ["relative_v2+learned", "none"])
+def test_saved_models_compute_the_same(position, tmp_path):
+    model = make_model(
+        position=position, tie_embeddings=False, normalize_first=False, **UNLIKE_HEADS
+    )
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    ids = random_ids(2, 9)
+    assert loaded.config == model.config
+    np.testing.assert_array_equal(*(ops.convert_to_numpy(each(ids)) for each in (model, loaded)))
+
+
+def test_learned_positions_limit_outputs():
+    model = make_model(position="learned")
+    with pytest.raises(ValueError, match="at most 16 ids"):
+        model.generate(random_ids(1, 2), max_length=17)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "Received: no vocab_size, num_layers"),
+        ({"config": {"vocab_size": 3}}, "to be a TransformerConfig"),
+        ({"config": TransformerConfig(**SIZES), "num_layers": 2}, "Received: num_layers"),
+    ],
+)
+def test_wrong_settings_raise_errors(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        CausalLM(**arguments)
+
+
+def test_an_encoder_refuses_relative_v2():
+    config = TransformerConfig(**SIZES, position="relative_v2")
+    with pytest.raises(ValueError, match="self_attention_type"):
+        Transformer(config)
+
+
+def test_relative_v2_needs_a_distance():
+    with pytest.raises(ValueError, match="max_relative_position"):
+        TransformerConfig(**SIZES | {"position": "relative_v2", "max_relative_position": 0})
+
+
+def test_head_sizes_replace_the_division_of_the_width():
+    sizes = SIZES | {"num_heads": 5}
+    with pytest.raises(ValueError, match="`num_heads` to divide `hidden_dim`, or both"):
+        TransformerConfig(**sizes)
+    model = CausalLM(config=TransformerConfig(**sizes, **UNLIKE_HEADS))
+    assert tuple(model.blocks[0].self_attention.query_dense.kernel.shape) == (12, 5, 5)
+    assert tuple(model(random_ids(1, 4)).shape) == (1, 4, 13)
+    inputs = {"inputs": random_ids(1, 4), "targets": random_ids(1, 3)}
+    assert tuple(Transformer(TransformerConfig(**sizes, **UNLIKE_HEADS))(inputs).shape) == (
+        1,
+        3,
+        13,
+    )
