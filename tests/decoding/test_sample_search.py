@@ -104,7 +104,7 @@ def test_extreme_temperatures_choose_allowed_ids_only(language, temperature, fil
     assert (lengths >= 3).all() and (ids > 0).sum() == lengths.sum() and np.isfinite(scores).all()
     if temperature < 1:
         greedy = greedy_search(language.step, language.start(), 3, 4, prefix=prefix, min_length=3)
-        np.testing.assert_array_equal(ids, np.repeat(greedy.ids, 20, axis=1))
+        np.testing.assert_array_equal(ids, np.repeat(ops.convert_to_numpy(greedy.ids), 20, axis=1))
     else:
         # The next id is one of all allowed ones or of the two most likely ones.
         assert len(np.unique(ids[2, :, 0])) == (2 if filters == {"top_k": 2} else 3)

@@ -78,7 +78,7 @@ def test_results_of_a_bfloat16_model_are_float32():
     exact, low = (m.score(SOURCE, TARGETS, return_alignments=True) for m in (model, half))
     for result in (half(BATCH), low[1]):
         assert keras.backend.standardize_dtype(result.dtype) == "float32"
-    np.testing.assert_allclose(half(BATCH), model(BATCH), atol=0.15)
+    np.testing.assert_allclose(half(BATCH), model(BATCH), atol=0.2)
     np.testing.assert_allclose(low[1], exact[1], atol=0.05)
     np.testing.assert_allclose(low[0].scores, exact[0].scores, rtol=0.05)
 
