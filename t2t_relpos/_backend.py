@@ -48,9 +48,12 @@ def device():
 
         return tensorflow_ops.device()
     if backend == "jax":
-        from t2t_relpos import _jax_backend
+        import jax
 
-        return _jax_backend.device()
+        # `keras.device("cpu:0")` changes the default device, which may also be a name.
+        default = jax.config.jax_default_device
+        kind = getattr(default, "platform", default) or jax.default_backend()
+        return kind if kind in ("cpu", "tpu") else "gpu"
     # Keras puts tensors on an accelerator if there is one. Shape inference uses the device "meta".
     return "cpu" if torch_device().partition(":")[0] in ("cpu", "meta") else "gpu"
 
@@ -142,9 +145,9 @@ def clip_size(x, low, high):
     if all(isinstance(n, int) for n in (x, low, high)):
         return max(low, min(high, x))
     if keras.backend.backend() == "jax" and not any(map(ops.is_tensor, (x, low, high))):
-        from t2t_relpos import _jax_backend
+        import jax
 
-        return _jax_backend.clip_symbol(x, low, high)
+        return jax.core.max_dim(low, jax.core.min_dim(high, x))
     return ops.maximum(low, ops.minimum(high, x))
 
 
@@ -179,9 +182,9 @@ def is_portable():
     backend = keras.backend.backend()
     if backend == "torch":
         # torch.compile can't trace a search of the call stack.
-        from t2t_relpos import _torch_export
+        import torch
 
-        return _torch_export.is_exporting()
+        return torch.onnx.is_in_onnx_export() or torch.compiler.is_exporting()
     if backend == "tensorflow":
         # Eager calls skip the search.
         from t2t_relpos.attention.tensorflow import ops as tensorflow_ops

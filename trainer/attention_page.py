@@ -15,8 +15,13 @@ from plotly.offline import get_plotlyjs
 from plotly.subplots import make_subplots
 
 from t2t_relpos.models import TransformerConfig
-from t2t_relpos.models.attention_maps import KINDS, AttentionMap, NormLine
-from t2t_relpos.models.logit_parts import measure_logit_parts, subtract_row_means
+from t2t_relpos.models.attention_maps import (
+    KINDS,
+    AttentionMap,
+    NormLine,
+    measure_logit_parts,
+    subtract_row_means,
+)
 from trainer.serving.translation_settings import TranslationSettings
 
 # Limits the size of the page, which is 90 MB for a base model with 128 tokens per sentence.

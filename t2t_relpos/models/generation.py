@@ -11,6 +11,7 @@ from keras import ops
 
 from t2t_relpos import _checks
 from t2t_relpos._backend import largest
+from t2t_relpos._compile import compile_function
 from t2t_relpos._keras_compat import sublayers
 from t2t_relpos.decoding.constraints import checked_stop_ids
 from t2t_relpos.decoding.samplers import BeamSampler, copy_settings, get_sampler
@@ -120,7 +121,7 @@ class GenerationMixin:
 
         def compile_search():
             search = self._search(sampler, sizes[-1], stop_token_ids, jit_compile=jit_compile)
-            return _compile(self, search, jit_compile=jit_compile)
+            return compile_function(self, search, jit_compile=jit_compile)
 
         key = type(sampler), settings, sizes, stop_token_ids, jit_compile
         return self._searches.get(self, key, compile_search)
@@ -310,17 +311,6 @@ def _may_grow(sampler, *, jit_compile):
     if backend == "tensorflow":
         return not jit_compile and isinstance(sampler, BeamSampler)
     return backend == "torch"
-
-
-def _compile(model, function, *, jit_compile):
-    backend = keras.backend.backend()
-    if backend == "tensorflow":
-        from t2t_relpos import _tensorflow_compile as compiler
-    elif backend == "jax":
-        from t2t_relpos import _jax_compile as compiler
-    else:
-        from t2t_relpos import _torch_compile as compiler
-    return compiler.compile_function(model, function, jit_compile=jit_compile)
 
 
 # Ids that an output may have in addition to its source, if no maximum length is given.

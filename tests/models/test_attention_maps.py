@@ -8,8 +8,8 @@ from t2t_relpos.models.attention_maps import (
     read_table_norms,
     record_attention,
     record_attention_maps,
+    softmax,
 )
-from t2t_relpos.models.logit_parts import softmax
 
 SOURCE, TARGET = [5, 7, 9, 22, 4, 7, 1], [3, 11, 2, 6, 1]
 SHAPES = {"encoder": (2, 7, 7), "decoder": (2, 5, 5), "cross": (2, 5, 7)}

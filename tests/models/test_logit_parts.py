@@ -6,8 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from t2t_relpos.models.attention_maps import AttentionMap
-from t2t_relpos.models.logit_parts import measure_logit_parts, softmax, subtract_row_means
+from t2t_relpos.models.attention_maps import (
+    AttentionMap,
+    measure_logit_parts,
+    softmax,
+    subtract_row_means,
+)
 
 VISIBLE = np.tri(5, 7, 2, dtype=bool)
 

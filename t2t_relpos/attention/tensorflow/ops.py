@@ -45,6 +45,21 @@ def shape(x):
     return tf.shape(x)
 
 
+def unknown_zero():
+    """Returns a scalar 0 whose value is unknown while a graph is built."""
+    return tf.raw_ops.PlaceholderWithDefault(input=0, shape=[])
+
+
+def take_rows(table, ids):
+    """Returns `table[ids]`, with one operation."""
+    return tf.gather(table, ids)
+
+
+def matmul_transposed(x, y):
+    """Returns `x·yᵀ` over the last two axes, with one operation."""
+    return tf.matmul(x, y, transpose_b=True)
+
+
 def write_slice(x, update, start, axis):
     """Returns `x` with the entries of an axis from `start` on replaced by `update`."""
     x = tf.convert_to_tensor(x)

@@ -157,9 +157,9 @@ def _unknown_zero():
     """Returns 0. In TensorFlow graphs, its static value is unknown, so that lengths may change."""
     if keras.backend.backend() != "tensorflow":
         return 0
-    from t2t_relpos.models.folded import _tensorflow_ops
+    from t2t_relpos.attention.tensorflow import ops as tensorflow_ops
 
-    return _tensorflow_ops.unknown_zero()
+    return tensorflow_ops.unknown_zero()
 
 
 class FixedCaches(DecoderCaches):

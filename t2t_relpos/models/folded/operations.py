@@ -10,9 +10,9 @@ from t2t_relpos.attention.masks import masked_softmax
 def take_rows(table, ids):
     """Returns `table[ids]` for ids that are not negative."""
     if keras.backend.backend() == "tensorflow":
-        from t2t_relpos.models.folded import _tensorflow_ops
+        from t2t_relpos.attention.tensorflow import ops as tensorflow_ops
 
-        return _tensorflow_ops.take_rows(table, ids)
+        return tensorflow_ops.take_rows(table, ids)
     return ops.take(table, ids, axis=0)
 
 
@@ -29,9 +29,9 @@ def dense(x, kernel, bias=None):
 def matmul_transposed(x, y):
     """Returns `x·yᵀ` over the last two axes."""
     if keras.backend.backend() == "tensorflow":
-        from t2t_relpos.models.folded import _tensorflow_ops
+        from t2t_relpos.attention.tensorflow import ops as tensorflow_ops
 
-        return _tensorflow_ops.matmul_transposed(x, y)
+        return tensorflow_ops.matmul_transposed(x, y)
     return ops.matmul(x, ops.swapaxes(y, -1, -2))
 
 

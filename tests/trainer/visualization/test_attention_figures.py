@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 
-from t2t_relpos.models.attention_maps import AttentionMap, NormLine
-from t2t_relpos.models.logit_parts import measure_logit_parts, subtract_row_means
+from t2t_relpos.models.attention_maps import (
+    AttentionMap,
+    NormLine,
+    measure_logit_parts,
+    subtract_row_means,
+)
 from trainer import attention_page as figures
 from trainer.attention_page import TokenAxes
 
