@@ -27,6 +27,8 @@ class TransformerConfig:
     Args:
         vocab_size: V, number of ids of source and target, including padding (0) and end of
             sentence (1).
+        source_vocab_size: number of ids of the source, if it has a vocabulary of its own. Requires
+            `tie_embeddings=False`. Default: None, `vocab_size`. It has no effect in a `CausalLM`.
         num_encoder_layers: number of encoder layers. A `CausalLM` has none, whatever the number.
         num_decoder_layers: number of decoder layers.
         hidden_dim: D, the width of the model.
@@ -93,20 +95,14 @@ class TransformerConfig:
     target_space_id: int | None = None
     key_dim: int | None = None
     value_dim: int | None = None
+    source_vocab_size: int | None = None
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if isinstance(value, np.generic):  # not a JSON type
                 object.__setattr__(self, field.name, value.item())
-        for name in (
-            "vocab_size num_encoder_layers num_decoder_layers hidden_dim intermediate_dim "
-            "num_heads max_length"
-        ).split():
-            _checks.positive_int(getattr(self, name), name)
-        for name in ("key_dim", "value_dim"):
-            if getattr(self, name) is not None:
-                _checks.positive_int(getattr(self, name), name)
+        self._check_sizes()
         for name in ("dropout", "attention_dropout", "activation_dropout"):
             _checks.rate(getattr(self, name), name)
         for name in (
@@ -124,15 +120,32 @@ class TransformerConfig:
                 "Expected `layer_norm_epsilon` above 0. "
                 f"Received: layer_norm_epsilon={self.layer_norm_epsilon!r}"
             )
+        if self.target_space_id not in (None, *range(NUM_TARGET_SPACES)):
+            raise ValueError(
+                f"Expected `target_space_id` to be None or in [0, {NUM_TARGET_SPACES}). "
+                f"Received: target_space_id={self.target_space_id!r}"
+            )
+
+    def _check_sizes(self):
+        """Raises ValueError if sizes are not positive, or contradict each other."""
+        for name in (
+            "vocab_size num_encoder_layers num_decoder_layers hidden_dim intermediate_dim "
+            "num_heads max_length"
+        ).split():
+            _checks.positive_int(getattr(self, name), name)
+        for name in ("key_dim", "value_dim", "source_vocab_size"):
+            if getattr(self, name) is not None:
+                _checks.positive_int(getattr(self, name), name)
         if None in (self.key_dim, self.value_dim) and self.hidden_dim % self.num_heads:
             raise ValueError(
                 "Expected `num_heads` to divide `hidden_dim`, or both `key_dim` and `value_dim`. "
                 f"Received: num_heads={self.num_heads}, hidden_dim={self.hidden_dim}"
             )
-        if self.target_space_id not in (None, *range(NUM_TARGET_SPACES)):
+        if self.tie_embeddings and self.source_vocab_size not in (None, self.vocab_size):
             raise ValueError(
-                f"Expected `target_space_id` to be None or in [0, {NUM_TARGET_SPACES}). "
-                f"Received: target_space_id={self.target_space_id!r}"
+                "Expected `tie_embeddings=False` with `source_vocab_size`, because tables of "
+                f"{self.source_vocab_size} and {self.vocab_size} ids can't be the same. Received: "
+                "tie_embeddings=True."
             )
 
     def _check_position(self):

@@ -78,7 +78,7 @@ class GenerationMixin:
         sampler, jit_compile = get_sampler(sampler), _resolve_jit_compile(jit_compile)
         source = _as_ids(source)
         # A compiled search can't check ids.
-        _checks.token_ids(source, self.vocab_size)
+        _checks.token_ids(source, self._source_vocab_size)
         stop_token_ids = _stop_ids(stop_token_ids, self.vocab_size)
         batch, length = source.shape
         extra_length = None if max_length is not None else DEFAULT_EXTRA_LENGTH
@@ -100,6 +100,10 @@ class GenerationMixin:
         ids = ops.convert_to_numpy(search(*inputs.tensors(batch, max_length)))
         ids = ids[:batch, :, :max_length]
         return ids if sampler.num_results > 1 else ids[:, 0]
+
+    @property
+    def _source_vocab_size(self):
+        return self.vocab_size
 
     @property
     def _num_positions(self):

@@ -131,8 +131,12 @@ class Transformer(GenerationMixin, LayerMixin, keras.Model):
 
     @property
     def vocab_size(self):
-        """V, the number of ids."""
+        """V, the number of ids of outputs."""
         return self.config.vocab_size
+
+    @property
+    def _source_vocab_size(self):
+        return self.config.source_vocab_size or self.config.vocab_size
 
     @classmethod
     def from_preset(cls, preset, **settings):
@@ -414,10 +418,11 @@ def _check_inputs(inputs):
 
 def embeddings(config, policy, names):
     """Returns a token embedding per name, or the same one for all if the config ties them."""
-    sizes = (config.vocab_size, config.hidden_dim)
+    size, width = config.vocab_size, config.hidden_dim
     if config.tie_embeddings:
-        return [TokenEmbedding(*sizes, dtype=policy, name="embedding")] * len(names)
-    return [TokenEmbedding(*sizes, dtype=policy, name=name) for name in names]
+        return [TokenEmbedding(size, width, dtype=policy, name="embedding")] * len(names)
+    sizes = {"source_embedding": config.source_vocab_size or size}
+    return [TokenEmbedding(sizes.get(name, size), width, dtype=policy, name=name) for name in names]
 
 
 def position_layer(config, policy, name):

@@ -102,18 +102,20 @@ def _norm_names(prefix, norm):
 def embedding_names(model):
     """Returns a dict that maps tensor2tensor scopes to the `[V, D]` embedding tables."""
     config = model.config
-    scope = f"transformer/symbol_modality_{config.vocab_size}_{config.hidden_dim}"
-    if isinstance(model, CausalLM):
-        tables = {"target_emb": model.embedding, "softmax": model.output_embedding}
-    else:
-        tables = {
-            "input_emb": model.source_embedding,
-            "target_emb": model.target_embedding,
-            "softmax": model.output_embedding,
-        }
+    width, source_size = config.hidden_dim, config.source_vocab_size or config.vocab_size
+    scope = f"transformer/symbol_modality_{config.vocab_size}_{width}"
     if config.tie_embeddings:
-        tables = {"shared": model.output_embedding}
-    return {f"{scope}/{name}": table.embeddings for name, table in tables.items()}
+        return {f"{scope}/shared": model.output_embedding.embeddings}
+    if isinstance(model, CausalLM):
+        tables = {f"{scope}/target_emb": model.embedding}
+    else:
+        source_scope = f"transformer/symbol_modality_{source_size}_{width}"
+        tables = {
+            f"{source_scope}/input_emb": model.source_embedding,
+            f"{scope}/target_emb": model.target_embedding,
+        }
+    tables[f"{scope}/softmax"] = model.output_embedding
+    return {name: table.embeddings for name, table in tables.items()}
 
 
 def shard_sizes(vocab_size, num_shards=16):

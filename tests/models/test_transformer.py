@@ -179,3 +179,29 @@ def test_transformer_summary_shows_shapes(capsys):
     text = capsys.readouterr().out
     assert "(None, None, 6)" in text
     assert "?" not in text
+
+
+def test_source_and_target_may_have_unlike_vocabularies(tmp_path):
+    sizes = {"source_vocab_size": 20, "vocab_size": 9, "num_decoder_layers": 2}
+    model = random_transformer(0.2, tie_embeddings=False, **sizes)
+    source, targets = np.array([[19, 15, 1]]), np.array([[8, 1]])
+    logits = logits_of(model, source, targets)
+    assert logits.shape == (1, 2, 9)
+    with pytest.raises(ValueError, match=r"token ids in \[0, 9\)"):
+        model({"inputs": source, "targets": targets + 8})
+    found = model.generate(source, sampler="greedy", max_length=4, jit_compile=False)
+    ids = np.zeros((1, 4), "int64")
+    for t in range(4):
+        ids[0, t] = 1 + logits_of(model, source, ids)[0, t, 1:].argmax()
+    is_after_end = np.cumsum(ids == 1, axis=1) - (ids == 1) > 0
+    np.testing.assert_array_equal(found, np.where(is_after_end, 0, ids))
+    with pytest.raises(ValueError, match=r"token ids in \[0, 20\)"):
+        model.generate(source + 1)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(logits_of(loaded, source, targets), logits)
+
+
+def test_tied_tables_need_one_vocabulary():
+    with pytest.raises(ValueError, match="tie_embeddings=False"):
+        small_config(source_vocab_size=20)

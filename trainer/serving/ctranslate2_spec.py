@@ -67,6 +67,12 @@ def _check_supported(config):
             "Expected cross-attention without relative positions, since CTranslate2 does not "
             "support them there. Received: relative_cross_attention=True."
         )
+    if config.source_vocab_size not in (None, config.vocab_size):
+        raise ValueError(
+            "Expected one vocabulary of source and target. The export to CTranslate2 does not "
+            f"support two yet. Received: source_vocab_size={config.source_vocab_size}, "
+            f"vocab_size={config.vocab_size}."
+        )
     if config.position == "relative+learned":
         raise ValueError(
             "Expected either relative or learned positions, since CTranslate2 adds no learned "
