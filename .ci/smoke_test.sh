@@ -14,10 +14,12 @@ import importlib.metadata
 import numpy as np
 
 import t2t_relpos
+from t2t_relpos.t2t import parse_hparams
 
 assert t2t_relpos.__version__ == importlib.metadata.version("t2t_relpos")
 layer = t2t_relpos.RelativeMultiHeadAttention(2, 4, max_relative_position=3)
 x = np.ones((1, 5, 8), "float32")
 assert layer(x, x).shape == (1, 5, 8)
+assert parse_hparams("transformer_relative")["max_relative_position"] == 20
 PROGRAM
 echo "smoke test passed"

@@ -6,13 +6,12 @@ import re
 from t2t_relpos.models.config import TransformerConfig
 from t2t_relpos.t2t.hparams_sets import DEFAULTS, SETS, UNSUPPORTED_UNLESS
 
-_POSITIONS = {
-    ("dot_product", "timing"): "sinusoidal",
-    ("dot_product", "emb"): "learned",
-    ("dot_product", None): "none",
-    ("dot_product_relative", None): "relative",
-    ("dot_product_relative", "timing"): "relative+sinusoidal",
+_ATTENTIONS = {
+    "dot_product": "",
+    "dot_product_relative": "relative",
+    "dot_product_relative_v2": "relative_v2",
 }
+_ADDED = {"timing": "sinusoidal", "emb": "learned", None: ""}
 _NUMBER_OR_NONE = ("learning_rate_minimum",)
 _NORMALIZE_FIRST = {("n", "da"): True, ("none", "dan"): False}
 
@@ -21,11 +20,13 @@ def parse_hparams(hparams_set, overrides=""):
     """Returns the hparams of a set, with overrides applied.
 
     Args:
-        hparams_set: the name of a set, for example "transformer_relative_tiny".
+        hparams_set: the name of a set in `SETS`: those of t2t's `models/transformer.py` and
+            `models/research/lm_experiments.py`, and of Magenta's score2perf. For example
+            "transformer_relative_tiny".
         overrides: `"key=value,key=value"`, as t2t's `--hparams`. Default: no overrides.
 
     Returns:
-        A dict with every hparam of t2t's Transformer.
+        A dict with every hparam of the set.
 
     Raises:
         ValueError: if the set or a key is unknown, or a value has the wrong type.
@@ -38,17 +39,18 @@ def parse_hparams(hparams_set, overrides=""):
     """
     if hparams_set not in SETS:
         raise ValueError(
-            f"Expected one of the hparams sets {', '.join(sorted(SETS))}. "
-            f"Received: {hparams_set!r}.{_did_you_mean(hparams_set, SETS)}"
+            f"Expected one of the hparams sets in t2t_relpos.t2t.SETS, such as "
+            f"'transformer_relative'. Received: {hparams_set!r}.{_did_you_mean(hparams_set, SETS)}"
         )
     hparams = {**DEFAULTS, **SETS[hparams_set]}
     for key, text in _split(overrides):
-        if key not in DEFAULTS:
+        if key not in hparams:
             raise ValueError(
-                "Expected the name of an hparam of tensor2tensor's Transformer. "
-                f"Received: {key!r}.{_did_you_mean(key, DEFAULTS)}"
+                f"Expected the name of an hparam of {hparams_set}. "
+                f"Received: {key!r}.{_did_you_mean(key, hparams)}"
             )
-        hparams[key] = _value(key, text)
+        # The type is that of the default: some sets have an int where the default is a float.
+        hparams[key] = _value(key, text, DEFAULTS.get(key, hparams[key]))
     return hparams
 
 
@@ -70,9 +72,8 @@ def _split(overrides):
     return pairs.items()
 
 
-def _value(key, text):
-    """Returns `text` converted to the type of the key's default."""
-    default = DEFAULTS[key]
+def _value(key, text, default):
+    """Returns `text` converted to the type of the default."""
     if (key == "pos" or default is None) and text.lower() in ("none", ""):
         return None
     if key in _NUMBER_OR_NONE:
@@ -102,14 +103,15 @@ def _number(text):
     return None
 
 
-def config_from_hparams(hparams, vocab_size, target_space_id=0):
+def config_from_hparams(hparams, vocab_size, target_space_id=0, *, language_model=False):
     """Returns the architecture that hparams describe.
 
     Args:
         hparams: a dict as returned by `parse_hparams`.
         vocab_size: number of ids in the vocabulary, including padding and end of sentence.
         target_space_id: row of the target space embedding that is added to the encoder inputs.
-            Default: 0, t2t's id of plain text problems.
+            Default: 0, t2t's id of plain text problems. Not used by a language model.
+        language_model: whether the problem has no inputs, so that the model is a `CausalLM`.
 
     Returns:
         A `TransformerConfig`.
@@ -124,28 +126,14 @@ def config_from_hparams(hparams, vocab_size, target_space_id=0):
     >>> config = config_from_hparams(parse_hparams("transformer_relative_tiny"), vocab_size=8000)
     >>> config.position, config.max_relative_position, config.hidden_dim
     ('relative', 20, 128)
+    >>> hparams = parse_hparams("lmx_relative", "max_relative_position=512")
+    >>> config_from_hparams(hparams, vocab_size=8000, language_model=True).position
+    'relative_v2+sinusoidal'
     """
-    for key, only in UNSUPPORTED_UNLESS.items():
-        if hparams[key] != only:
-            raise _unsupported(key, hparams[key], [only])
-    position = (hparams["self_attention_type"], hparams["pos"])
-    if position not in _POSITIONS:
-        raise _unsupported("self_attention_type and pos", position, list(_POSITIONS))
-    norm = (hparams["layer_preprocess_sequence"], hparams["layer_postprocess_sequence"])
-    if norm not in _NORMALIZE_FIRST:
-        raise _unsupported(
-            "layer_preprocess_sequence and layer_postprocess_sequence", norm, list(_NORMALIZE_FIRST)
-        )
-    tied = hparams["shared_embedding_and_softmax_weights"]
-    if hparams["shared_embedding"] and not tied:
-        raise _unsupported("shared_embedding without shared softmax weights", True, [False])
-    relative = hparams["self_attention_type"] == "dot_product_relative"
-    if relative and hparams["max_relative_position"] <= 0:
-        raise ValueError(
-            f"Expected max_relative_position to be at least 1 with {position[0]!r}. "
-            f"Received: {hparams['max_relative_position']!r}."
-        )
+    _check_supported(hparams, language_model)
     layers = hparams["num_hidden_layers"]
+    v2 = hparams["self_attention_type"] == "dot_product_relative_v2"
+    target_space = hparams["use_target_space_embedding"] and not language_model
     return TransformerConfig(
         vocab_size=vocab_size,
         num_encoder_layers=hparams["num_encoder_layers"] or layers,
@@ -153,22 +141,102 @@ def config_from_hparams(hparams, vocab_size, target_space_id=0):
         hidden_dim=hparams["hidden_size"],
         intermediate_dim=hparams["filter_size"],
         num_heads=hparams["num_heads"],
-        position=_POSITIONS[position],
+        position=_position(hparams),
         max_relative_position=hparams["max_relative_position"],
-        share_heads=True,
-        normalize_first=_NORMALIZE_FIRST[norm],
-        tie_embeddings=tied,
+        # In dot_product_relative, heads always share both tables.
+        share_heads=hparams["heads_share_relative_embedding"] if v2 else True,
+        use_value_table=hparams["add_relative_to_values"] if v2 else True,
+        normalize_first=_NORMALIZE_FIRST[_norm(hparams)],
+        tie_embeddings=hparams["shared_embedding_and_softmax_weights"],
         dropout=hparams["layer_prepostprocess_dropout"],
         attention_dropout=hparams["attention_dropout"],
         activation_dropout=hparams["relu_dropout"],
         layer_norm_epsilon=hparams["norm_epsilon"],
-        max_length=hparams["max_length"],
-        target_space_id=target_space_id if hparams["use_target_space_embedding"] else None,
+        # 0 means no limit. Only learned positions need one.
+        max_length=hparams["max_length"] or TransformerConfig.max_length,
+        target_space_id=target_space_id if target_space else None,
+        key_dim=_head_dim(hparams, "attention_key_channels"),
+        value_dim=_head_dim(hparams, "attention_value_channels"),
     )
 
 
+def _position(hparams):
+    parts = _ATTENTIONS[hparams["self_attention_type"]], _ADDED[_pos(hparams)]
+    return "+".join(filter(None, parts)) or "none"
+
+
+def _pos(hparams):
+    """Returns the position encoding. The set lmx_relative_nopos has "none" instead of None."""
+    return None if hparams["pos"] == "none" else hparams["pos"]
+
+
+def _norm(hparams):
+    return hparams["layer_preprocess_sequence"], hparams["layer_postprocess_sequence"]
+
+
+def _head_dim(hparams, key):
+    """Returns the channels per head, or None for the default, the hidden size."""
+    channels, num_heads = hparams[key], hparams["num_heads"]
+    if channels % num_heads:
+        raise ValueError(
+            f"Expected num_heads to divide {key}. Received: num_heads={num_heads}, "
+            f"{key}={channels}."
+        )
+    return channels // num_heads or None
+
+
+def _check_supported(hparams, language_model):
+    """Raises ValueError if hparams require a feature that is not supported."""
+    if language_model:
+        # The transformation of inputs, which a language model does not have.
+        bottom = {key: value for key, value in hparams["bottom"].items() if key != "inputs"}
+        hparams = {**hparams, "bottom": bottom}
+    # Only the sets of models with memory have memory_type.
+    required = {**UNSUPPORTED_UNLESS, "memory_type": None}
+    messages = [
+        _unsupported(key, hparams.get(key), [only])
+        for key, only in required.items()
+        if hparams.get(key) != only
+    ]
+    for key, known in (("self_attention_type", _ATTENTIONS), ("pos", _ADDED)):
+        value = _pos(hparams) if key == "pos" else hparams[key]
+        if value not in known:
+            messages.append(_unsupported(key, value, known))
+    if _norm(hparams) not in _NORMALIZE_FIRST:
+        keys = "layer_preprocess_sequence and layer_postprocess_sequence"
+        messages.append(_unsupported(keys, _norm(hparams), _NORMALIZE_FIRST))
+    if hparams["shared_embedding"] and not hparams["shared_embedding_and_softmax_weights"]:
+        messages.append(
+            _unsupported("shared_embedding without shared softmax weights", True, [False])
+        )
+    if messages:
+        raise ValueError(" ".join(messages))
+    _check_positions(hparams, language_model)
+
+
+def _check_positions(hparams, language_model):
+    attention = hparams["self_attention_type"]
+    if attention == "dot_product_relative_v2" and not language_model:
+        raise ValueError(
+            f"Expected another self_attention_type for a model with encoder. Received: "
+            f"{attention!r}, which tensor2tensor leaves undefined for keys after the query. "
+            "Language models support it (language_model=True)."
+        )
+    if _ATTENTIONS[attention] and hparams["max_relative_position"] <= 0:
+        raise ValueError(
+            f"Expected max_relative_position to be at least 1 with {attention!r}. Received: "
+            f"{hparams['max_relative_position']!r}. Pass the value of the training as "
+            "max_relative_position=K in the hparams."
+        )
+    if hparams["pos"] == "emb" and hparams["max_length"] <= 0:
+        raise ValueError(
+            "Expected max_length to be at least 1 with pos='emb'. Received: "
+            f"{hparams['max_length']!r}."
+        )
+
+
 def _unsupported(key, value, supported):
-    return ValueError(
+    return (
         f"Expected {key} to be {' or '.join(map(repr, supported))}. Other values are not "
         f"supported. Received: {value!r}."
     )

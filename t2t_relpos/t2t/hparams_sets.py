@@ -1,208 +1,26 @@
-"""The Transformer hparams sets of tensor2tensor, with defaults and support of each key."""
+"""The Transformer hparams sets of tensor2tensor, and those of Magenta's score2perf.
 
-# Keys that determine the architecture (see hparams.py), with the defaults of transformer_base.
-ARCHITECTURE = {
-    "attention_dropout": 0.1,
-    "filter_size": 2048,
-    "hidden_size": 512,
-    "layer_postprocess_sequence": "da",
-    "layer_prepostprocess_dropout": 0.1,
-    "layer_preprocess_sequence": "n",
-    "max_length": 256,
-    "max_relative_position": 0,
-    "norm_epsilon": 1e-06,
-    "num_decoder_layers": 0,
-    "num_encoder_layers": 0,
-    "num_heads": 8,
-    "num_hidden_layers": 6,
-    "pos": "timing",
-    "relu_dropout": 0.1,
-    "self_attention_type": "dot_product",
-    "shared_embedding": False,
-    "shared_embedding_and_softmax_weights": True,
-    "symbol_modality_num_shards": 16,
-    "use_target_space_embedding": True,
-}
+`hparams_sets.json` contains the values of transformer_base in four groups:
 
-# Keys that select features that are not supported. Only these values are accepted.
-UNSUPPORTED_UNLESS = {
-    "activation_dtype": "float32",
-    "area_key_mode": "none",
-    "area_value_mode": "none",
-    "attention_key_channels": 0,
-    "attention_value_channels": 0,
-    "attention_variables_3d": False,
-    "bottom": {},
-    "causal_decoder_self_attention": True,
-    "eval_run_autoregressive": False,
-    "factored_logits": False,
-    "ffn_layer": "dense_relu_dense",
-    "force_full_predict": False,
-    "gumbel_noise_weight": 0.0,
-    "hard_attention_k": 0,
-    "kernel_height": 3,
-    "kernel_width": 1,
-    "max_area_height": 1,
-    "max_area_width": 1,
-    "memory_height": 1,
-    "mlperf_mode": False,
-    "multiply_embedding_mode": "sqrt_depth",
-    "nbr_decoder_problems": 1,
-    "norm_type": "layer",
-    "num_area_layers": 0,
-    "parameter_attention_key_channels": 0,
-    "parameter_attention_value_channels": 0,
-    "position_features": "",
-    "prepend_mode": "none",
-    "proximity_bias": False,
-    "sampling_keep_top_k": -1,
-    "sampling_method": "argmax",
-    "sampling_temp": 1.0,
-    "split_targets_chunk_length": 0,
-    "top": {},
-    "unidirectional_encoder": False,
-    "vocab_divisor": 1,
-    "weight_dtype": "float32",
-}
+- `architecture`: read by `config_from_hparams`.
+- `unsupported_unless`: selects features that are not supported. Only these values are accepted.
+- `without_effect`: for example sampling, which belongs to `generate`, and the dtype of activations,
+  which belongs to the dtype policy. Variables are float32 with each `activation_dtype`.
+- `training`: without effect on inference. They are stored with the model for fine-tuning.
 
-# Keys that tensor2tensor reads only for unsupported attention types. They have no effect with
-# dot_product, nor with dot_product_relative, whose heads always share both tables.
-WITHOUT_EFFECT = {
-    "add_relative_to_values": False,
-    "heads_share_relative_embedding": False,
-}
+Every other set consists of the name of an earlier set, and the differences from it.
+"""
 
-# Keys without effect on inference. They are stored with the model for fine-tuning.
-TRAINING = {
-    "attention_dropout_broadcast_dims": "",
-    "batch_shuffle_size": 512,
-    "batch_size": 4096,
-    "clip_grad_norm": 0.0,
-    "compress_steps": 0,
-    "conv_first_kernel": 3,
-    "daisy_chain_variables": True,
-    "dropout": 0.2,
-    "eval_drop_long_sequences": False,
-    "gpu_automatic_mixed_precision": False,
-    "grad_noise_scale": 0.0,
-    "initializer": "uniform_unit_scaling",
-    "initializer_gain": 1.0,
-    "label_smoothing": 0.1,
-    "layer_prepostprocess_dropout_broadcast_dims": "",
-    "learning_rate": 0.2,
-    "learning_rate_constant": 2.0,
-    "learning_rate_cosine_cycle_steps": 250000,
-    "learning_rate_decay_rate": 1.0,
-    "learning_rate_decay_scheme": "noam",
-    "learning_rate_decay_staircase": False,
-    "learning_rate_decay_steps": 5000,
-    "learning_rate_minimum": None,
-    "learning_rate_schedule": "constant*linear_warmup*rsqrt_decay*rsqrt_hidden_size",
-    "learning_rate_warmup_steps": 8000,
-    "length_bucket_step": 1.1,
-    "loss": {},
-    "max_input_seq_length": 0,
-    "max_target_seq_length": 0,
-    "min_length": 0,
-    "min_length_bucket": 8,
-    "mixed_precision_optimizer_init_loss_scale": 32768,
-    "mixed_precision_optimizer_loss_scaler": "exponential",
-    "moe_hidden_sizes": "2048",
-    "moe_k": 2,
-    "moe_loss_coef": 0.001,
-    "moe_num_experts": 16,
-    "moe_overhead_eval": 2.0,
-    "moe_overhead_train": 1.0,
-    "multiproblem_fixed_train_length": -1,
-    "multiproblem_label_weight": 0.5,
-    "multiproblem_max_input_length": -1,
-    "multiproblem_max_target_length": -1,
-    "multiproblem_mixing_schedule": "constant",
-    "multiproblem_per_task_threshold": "",
-    "multiproblem_reweight_label_loss": False,
-    "multiproblem_schedule_max_examples": 10000000.0,
-    "multiproblem_schedule_threshold": 0.5,
-    "multiproblem_target_eval_only": False,
-    "multiproblem_vocab_size": -1,
-    "name": {},
-    "no_data_parallelism": False,
-    "optimizer": "adam",
-    "optimizer_adafactor_beta1": 0.0,
-    "optimizer_adafactor_beta2": 0.999,
-    "optimizer_adafactor_clipping_threshold": 1.0,
-    "optimizer_adafactor_decay_type": "pow",
-    "optimizer_adafactor_factored": True,
-    "optimizer_adafactor_memory_exponent": 0.8,
-    "optimizer_adafactor_multiply_by_parameter_scale": True,
-    "optimizer_adam_beta1": 0.9,
-    "optimizer_adam_beta2": 0.997,
-    "optimizer_adam_epsilon": 1e-09,
-    "optimizer_momentum_momentum": 0.9,
-    "optimizer_momentum_nesterov": False,
-    "optimizer_multistep_accumulate_steps": 0,
-    "optimizer_zero_grads": False,
-    "overload_eval_metric_name": "",
-    "pack_dataset": False,
-    "pad_batch": False,
-    "pretrained_model_dir": "",
-    "relu_dropout_broadcast_dims": "",
-    "scheduled_sampling_gold_mixin_prob": 0.5,
-    "scheduled_sampling_method": "parallel",
-    "scheduled_sampling_num_passes": 1,
-    "scheduled_sampling_prob": 0.0,
-    "scheduled_sampling_warmup_schedule": "exp",
-    "scheduled_sampling_warmup_steps": 50000,
-    "split_targets_max_chunks": 100,
-    "split_targets_strided_training": False,
-    "split_to_length": 0,
-    "summarize_grads": False,
-    "summarize_vars": False,
-    "symbol_dropout": 0.0,
-    "tpu_enable_host_call": False,
-    "use_custom_ops": True,
-    "use_fixed_batch_size": False,
-    "use_pad_remover": True,
-    "video_num_input_frames": 1,
-    "video_num_target_frames": 1,
-    "warm_start_from_second": "",
-    "weight_decay": 0.0,
-    "weight_noise": 0.0,
-    "weights_fn": {},
-}
+import json
+import pathlib
 
-DEFAULTS = {**ARCHITECTURE, **UNSUPPORTED_UNLESS, **WITHOUT_EFFECT, **TRAINING}
+_DATA = json.loads(pathlib.Path(__file__).with_suffix(".json").read_text("utf-8"))
+_DIFFERENCES = _DATA.pop("sets")
 
-_TINY = {"num_hidden_layers": 2, "hidden_size": 128, "filter_size": 512, "num_heads": 4}
-_BIG = {
-    "hidden_size": 1024,
-    "filter_size": 4096,
-    "num_heads": 16,
-    "layer_prepostprocess_dropout": 0.3,
-    "batch_size": 2048,
-}
-_RELATIVE = {
-    "pos": None,
-    "self_attention_type": "dot_product_relative",
-    "max_relative_position": 20,
-}
+UNSUPPORTED_UNLESS = _DATA["unsupported_unless"]
+DEFAULTS = {key: value for group in _DATA.values() for key, value in group.items()}
 
 # Differences of each set from transformer_base.
-SETS = {
-    "transformer_base": {},
-    "transformer_base_v1": {
-        "layer_preprocess_sequence": "none",
-        "layer_postprocess_sequence": "dan",
-        "attention_dropout": 0.0,
-        "relu_dropout": 0.0,
-        "optimizer_adam_beta2": 0.98,
-        "learning_rate_schedule": "legacy",
-        "learning_rate": 0.1,
-        "learning_rate_constant": 1.0,
-        "learning_rate_warmup_steps": 4000,
-    },
-    "transformer_big": _BIG,
-    "transformer_tiny": _TINY,
-    "transformer_relative": _RELATIVE,
-    "transformer_relative_tiny": {**_RELATIVE, **_TINY},
-    "transformer_relative_big": {**_RELATIVE, **_BIG},
-}
+SETS = {"transformer_base": {}}
+for _name, (_base, _differences) in _DIFFERENCES.items():
+    SETS[_name] = {**SETS[_base], **_differences}
