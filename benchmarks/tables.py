@@ -1,7 +1,4 @@
-"""Tables as Markdown and CSV, and medians with bootstrapped confidence intervals."""
-
-import csv
-from pathlib import Path
+"""Markdown tables, and medians with bootstrapped confidence intervals."""
 
 import numpy as np
 
@@ -16,21 +13,9 @@ def print_cells(cells):
     print("| " + " | ".join(cells) + " |", flush=True)
 
 
-def write_csv(path, columns, rows):
-    """Writes rows, dicts by column, as a CSV file with a header. Creates the folder if needed."""
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def median_and_interval(values) -> tuple[float, float, float]:
-    """Returns the median, and both ends of its bootstrapped 95 % confidence interval."""
+def format_median(values, digits=2) -> str:
+    """Formats the median and its bootstrapped 95 % interval, for example "1.02 (1.01 – 1.03)"."""
     samples = np.random.default_rng(0).choice(values, size=(10_000, len(values)))
-    return np.median(values), *np.percentile(np.median(samples, axis=1), [2.5, 97.5])
-
-
-def format_interval(median, low, high, digits=2) -> str:
-    """Formats the values of `median_and_interval`, for example "1.02 (1.01 – 1.03)"."""
-    return f"{median:.{digits}f} ({low:.{digits}f} – {high:.{digits}f})"
+    numbers = np.median(values), *np.percentile(np.median(samples, axis=1), [2.5, 97.5])
+    median, low, high = (f"{number:.{digits}f}" for number in numbers)
+    return f"{median} ({low} – {high})"

@@ -1,4 +1,4 @@
-"""Worker processes that take turns, one for each implementation that is compared.
+"""Implementations that take turns: functions of one process, or worker processes.
 
 Imports only the standard library at module level, because workers also run in the environments of
 other packages.
@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -140,3 +141,30 @@ def in_turns(names, runs: int):
         first = run % len(names)
         for name in names[first:] + names[:first]:
             yield run, name
+
+
+def ask_in_turns(workers: dict, messages: list) -> dict[str, list]:
+    """Sends all messages to all workers in turns. Returns the answers by name of the worker."""
+    answers = {name: [] for name in workers}
+    for run, name in in_turns(workers, len(messages)):
+        answers[name].append(workers[name].ask(messages[run]))
+    return answers
+
+
+def take_turns(steps: dict, runs: int, seconds: float = float("inf")) -> dict[str, list[float]]:
+    """Returns the seconds of every run of every step. Call each step before, so that it compiles.
+
+    Args:
+        steps: functions without arguments by name. They return when their results are computed.
+        runs: number of turns.
+        seconds: no turn of all steps begins after this time, except for the first three.
+    """
+    times, end = {name: [] for name in steps}, time.perf_counter() + seconds
+    for run, name in in_turns(steps, runs):
+        is_first = len(set(map(len, times.values()))) == 1
+        if run >= 3 and is_first and time.perf_counter() > end:
+            break
+        start = time.perf_counter()
+        steps[name]()
+        times[name].append(time.perf_counter() - start)
+    return times

@@ -9,10 +9,21 @@ Exits with status 2 if the backend finds no GPU. It runs, within --budget_s:
     3. attention, forward and backward, next to plain and flash attention, and a training step of
        a Transformer
 
-Parts and implementations of step 3 are those of `benchmarks.accelerator`. The most important rows
-come first, and each is printed when it has been measured. The name of an implementation is followed
-by the rows of `dispatch.TABLE` that it used. Rows for which there was no time are listed at the
-end. PyTorch and JAX need no TensorFlow.
+Parts of step 3, all forward and backward:
+    core      attention of given queries, keys and values
+    layer     the multi-head attention layer
+    training  a training step of a Transformer, in source and target tokens per second
+
+Implementations:
+    plain            this library without tables; in `layer` keras.layers.MultiHeadAttention without
+                     its fused kernels; in `training` sinusoidal position encodings
+    flash            jax.nn.dot_product_attention or scaled_dot_product_attention of PyTorch
+    relative         relative attention with its default settings
+    relative_linear  relative attention with memory linear in length
+
+The most important rows come first, and each is printed when it has been measured. The name of an
+implementation is followed by the rows of `dispatch.TABLE` that it used. Rows for which there was no
+time are listed at the end. PyTorch and JAX need no TensorFlow.
 """
 
 import contextlib
@@ -29,35 +40,31 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 import keras
 from absl import app, flags
 
-from benchmarks import devices
+from benchmarks.accelerator.comparison import HEADER, Comparison
 from benchmarks.attention.steps import Case
-from benchmarks.comparison import HEADER, Comparison, cells_of, implementations, take_turns
 from benchmarks.flag_checks import check_no_arguments, positive_integers
 from benchmarks.tables import print_cells, print_header
-from benchmarks.workers import ROOT, child_environment
+from benchmarks.workers import ROOT, child_environment, take_turns
 from t2t_relpos._backend import device
 from t2t_relpos.attention import dispatch
 
 FLAGS = flags.FLAGS
 flags.DEFINE_float("budget_s", 180.0, "Seconds for everything.", lower_bound=1.0)
 flags.DEFINE_bool("allow_cpu", False, "Run on the CPU if there is no GPU, to try the program.")
-flags.DEFINE_bool("tests", True, "Run the tests.")
-flags.DEFINE_bool("attention", True, "Compare implementations of attention and of training.")
 flags.DEFINE_list(
     "lengths", "4096,1024,16384,2048,512,8192", "Numbers of positions, most important first."
 )
 flags.DEFINE_integer("batch_tokens", 16384, "Positions per batch.", lower_bound=1)
-flags.DEFINE_integer("max_relative_position", 16, "Clipping distance K.", lower_bound=1)
-flags.DEFINE_string("dtype", "bfloat16", "Dtype of attention and of the training step.")
-flags.DEFINE_integer("runs", 20, "Turns of each implementation.", lower_bound=1)
 flags.DEFINE_string("preset", "shaw_base", "Architecture of the Transformer.")
 flags.DEFINE_integer("vocab_size", 32000, "Vocabulary size of the Transformer.", lower_bound=4)
 flags.DEFINE_integer("pairs", 64, "Sentence pairs per batch of training.", lower_bound=1)
 flags.DEFINE_integer("pair_length", 64, "Length of both sides of a pair.", lower_bound=2)
-flags.DEFINE_integer("steps", 20, "Steps of each training run on TensorFlow.", lower_bound=4)
 flags.DEFINE_integer(
     "logical_devices", 0, "On TensorFlow, split the CPU into this number of devices.", lower_bound=0
 )
+DTYPE = "bfloat16"
+# Turns of each implementation, and steps of each training run on TensorFlow.
+RUNS = 20
 # Seconds after which no further turn of a comparison begins.
 TURNS_S = 2.0
 # TF32 would round the float32 products that tests compare.
@@ -74,14 +81,12 @@ def main(argv):
             file=sys.stderr,
         )
         sys.exit(2)
-    print(devices.describe(), flush=True)
+    print(describe_device(), flush=True)
     check = Check(FLAGS.budget_s)
-    if FLAGS.tests:
-        check.run_tests()
+    check.run_tests()
     if keras.backend.backend() == "tensorflow":
         check.train()
-    if FLAGS.attention:
-        check.compare(comparisons())
+    check.compare(comparisons())
     check.report()
     sys.exit(1 if check.failed else 0)
 
@@ -92,7 +97,7 @@ def comparisons() -> list[Comparison]:
     sizes = FLAGS.vocab_size, FLAGS.pairs, FLAGS.pair_length
     return [
         *attention_comparisons("layer", first),
-        Comparison.of_training(FLAGS.dtype, FLAGS.preset, sizes),
+        Comparison.of_training(DTYPE, FLAGS.preset, sizes),
         *attention_comparisons("core", first),
         *attention_comparisons("layer", others),
         *attention_comparisons("core", others),
@@ -101,15 +106,8 @@ def comparisons() -> list[Comparison]:
 
 def attention_comparisons(part: str, lengths: list[int]) -> list[Comparison]:
     """Returns the comparisons of a part in both directions."""
-    # If the time ends within a comparison, the ratio to flash attention has been measured.
-    names = sorted(implementations(), key=("flash", "relative", "relative_linear", "plain").index)
-    k = FLAGS.max_relative_position
     return [
-        Comparison.of_attention(
-            Case(part, direction, FLAGS.dtype, n, max(1, FLAGS.batch_tokens // n), k),
-            names,
-            xla=True,
-        )
+        Comparison.of_attention(Case(part, direction, DTYPE, n, max(1, FLAGS.batch_tokens // n)))
         for n in lengths
         for direction in ("bidirectional", "causal")
     ]
@@ -164,7 +162,7 @@ class Check:
                 self.left_out.append(str(run))
                 continue
             try:
-                result = training.train(run, FLAGS.preset, sizes, FLAGS.steps)
+                result = training.train(run, FLAGS.preset, sizes, RUNS)
             except Exception as error:  # The other runs are of interest.
                 print_cells([str(run), one_line(error)])
                 self.failed.append(str(run))
@@ -191,11 +189,12 @@ class Check:
                         step()
                     steps[name], used[name] = step, f" ({', '.join(rows)})" if rows else ""
             if steps:
-                for row in comparison.rows(take_turns(steps, FLAGS.runs, TURNS_S)):
-                    row["implementation"] += used[row["implementation"]]
-                    print_cells(cells_of(row))
+                times = take_turns(steps, RUNS, TURNS_S)
+                for name in steps:
+                    cells = comparison.cells(name, times)
+                    print_cells([*cells[:5], name + used[name], *cells[6:]])
             if missing:
-                self.left_out.append(describe(comparison, *(missing if steps else ())))
+                self.left_out.append(comparison.describe(*(missing if steps else ())))
 
     @contextlib.contextmanager
     def report_failure(self, comparison, name):
@@ -203,10 +202,9 @@ class Check:
         try:
             yield
         except Exception as error:  # Each backend has its own exception for too little memory.
-            cells = cells_of(comparison.settings | {"implementation": name, "milliseconds": 0.0})
-            print_cells([*cells[:6], one_line(error), *cells[7:]])
+            print_cells([*map(str, comparison.settings), name, one_line(error), "", "", ""])
             if name.startswith("relative"):
-                self.failed.append(describe(comparison, name))
+                self.failed.append(comparison.describe(name))
 
     def report(self):
         """Prints what failed and what was left out."""
@@ -221,11 +219,28 @@ def one_line(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".replace("|", " ").split())[:150]
 
 
-def describe(comparison: Comparison, *names: str) -> str:
-    """Returns the part, the direction, the length and implementations as text."""
-    settings = comparison.settings
-    of = settings["part"], settings.get("direction"), str(settings["length"]), ", ".join(names)
-    return " ".join(filter(None, of))
+def describe_device() -> str:
+    """Returns the names and versions of the device and the backend."""
+    backend = keras.backend.backend()
+    version = __import__(backend).__version__
+    return f"{_device_name(backend)}, {backend} {version}, Keras {keras.__version__}"
+
+
+def _device_name(backend):
+    if device() == "cpu":
+        return "CPU"
+    if backend == "jax":
+        import jax
+
+        return jax.devices()[0].device_kind
+    if backend == "torch":
+        import torch
+
+        return torch.cuda.get_device_name()
+    import tensorflow as tf
+
+    details = tf.config.experimental.get_device_details(tf.config.get_visible_devices("GPU")[0])
+    return details.get("device_name", "GPU")
 
 
 @contextlib.contextmanager

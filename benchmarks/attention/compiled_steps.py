@@ -3,7 +3,6 @@
 import os
 
 import keras
-import numpy as np
 from keras import ops
 
 from benchmarks.workers import tensorflow_with_threads
@@ -26,18 +25,18 @@ def compile_step(function, tensors, variables, *, training: bool, xla: bool):
     return compile_on(function, tensors, variables, training)
 
 
-def set_threads(threads: int):
-    """Limits the backend to a number of threads. Call it before the first computation."""
+def use_one_thread():
+    """Limits the backend to one thread. Call it before the first computation."""
     backend = keras.backend.backend()
     if backend == "tensorflow":
         # Every case builds a new graph; this silences TensorFlow's warning about it.
-        tensorflow_with_threads(threads)
+        tensorflow_with_threads(1)
     elif backend == "torch":
         import torch
 
-        torch.set_num_threads(threads)
-    elif threads == 1:
-        # JAX reads XLA_FLAGS at the first computation, and has no flag for other numbers.
+        torch.set_num_threads(1)
+    else:
+        # JAX reads XLA_FLAGS at the first computation.
         flag = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}"
 
@@ -78,9 +77,19 @@ def _torch(function, tensors, variables, training):
     values = [*tensors, *(v.value for v in variables)]
 
     def step():
-        if not training:
+        if training:
+            torch.autograd.grad((function(*tensors) ** 2).sum(), values)
+        else:
             with torch.no_grad():
-                return np.asarray(function(*tensors).sum())
-        return torch.autograd.grad((function(*tensors) ** 2).sum(), values)
+                function(*tensors).sum()
+        wait_for_torch()
 
     return step
+
+
+def wait_for_torch():
+    """Waits until the kernels on the GPU have finished, if there is one."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

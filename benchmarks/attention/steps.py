@@ -8,9 +8,10 @@ from keras import ops
 
 from benchmarks.attention.compiled_steps import compile_step
 from t2t_relpos import RelativeMultiHeadAttention
-from t2t_relpos.attention import attend, causal_mask, dot_product_attention_relative
+from t2t_relpos.attention import attend
 
 NUM_HEADS, KEY_DIM, WIDTH, INTERMEDIATE_DIM = 8, 64, 512, 2048
+MAX_RELATIVE_POSITION = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +25,6 @@ class Case:
         dtype: dtype of the computation, "float32" or "bfloat16".
         length: number of positions.
         batch_size: number of sequences.
-        max_relative_position: K.
         passes: "forward" (inference) or "both" (forward and backward).
     """
 
@@ -33,7 +33,6 @@ class Case:
     dtype: str
     length: int
     batch_size: int
-    max_relative_position: int
     passes: str = "both"
 
     @property
@@ -55,7 +54,6 @@ def attention_step(implementation: str, case: Case, *, xla: bool):
             "flash": attention without tables by the backend's own fused or blockwise function.
             "relative": relative attention with its default settings.
             "relative_linear": relative attention with memory linear in length.
-            "tensor2tensor": tensor2tensor's algorithm, only in "core".
         case: the computation.
         xla: whether TensorFlow compiles with XLA.
     """
@@ -70,17 +68,9 @@ def _core(implementation, case, rng):
     tensors = [_draw(rng, shape, case.dtype) / (KEY_DIM**0.5 if i == 0 else 1) for i in range(3)]
     if implementation == "flash":
         return lambda q, k, v: _flash(q, k, v, causal=case.causal), tensors, []
-    k = case.max_relative_position
     if implementation != "plain":
-        tensors += [_draw(rng, (2 * k + 1, KEY_DIM), case.dtype) * 0.1 for _ in range(2)]
-    if implementation == "tensor2tensor":
-        allowed = causal_mask(case.length, case.length) if case.causal else None
-        bias = None if allowed is None else ops.where(allowed, 0.0, -1e9)
-
-        def attend_like_tensor2tensor(query, key, value, *tables):
-            return dot_product_attention_relative(query, key, value, bias, *tables, k)
-
-        return attend_like_tensor2tensor, tensors, []
+        size = 2 * MAX_RELATIVE_POSITION + 1
+        tensors += [_draw(rng, (size, KEY_DIM), case.dtype) * 0.1 for _ in range(2)]
     options = {"causal": case.causal, "return_weights": False}
     # RelativeMultiHeadAttention passes the same values.
     default = False if case.training else None
@@ -99,7 +89,7 @@ def _layer(implementation, case, rng):
         layer = _FlashAttention(use_key_table=False, use_value_table=False, **settings)
     else:
         layer = RelativeMultiHeadAttention(
-            max_relative_position=case.max_relative_position,
+            max_relative_position=MAX_RELATIVE_POSITION,
             flash_attention=implementation == "relative_linear" or None,
             **settings,
         )

@@ -1,5 +1,6 @@
-"""Writes the model of the decoding benchmark for every system."""
+"""Creates the model of the decoding benchmark, and exports it for every system."""
 
+import dataclasses
 import gzip
 import json
 import subprocess
@@ -18,6 +19,10 @@ from trainer.model_dir import ModelDirectory
 from trainer.serving.signatures import TranslationModule
 from trainer.serving.translation_settings import TranslationSettings
 
+ALPHA = 0.6
+# OpenNMT-tf's default maximum length.
+MAX_LENGTH = 250
+
 
 def read_lines(path: str) -> list[str]:
     """Returns the non-empty lines of a text file, which may be compressed (.gz)."""
@@ -25,22 +30,21 @@ def read_lines(path: str) -> list[str]:
         return [line.strip() for line in file if line.strip()]
 
 
-def create_random_model(
-    directory: Path, preset: str, texts: list[str], vocab_size: int, **changes
-) -> Path:
+def create_random_model(directory: Path, preset: str, texts: list[str], vocab_size: int) -> Path:
     """Creates a model directory with random weights, which never predict EOS. Returns its path.
+
+    All heads of a layer share one table.
 
     Args:
         directory: the directory to create.
         preset: the architecture.
         texts: lines of text to train the vocabulary on.
         vocab_size: size of the vocabulary.
-        **changes: settings that differ from the preset.
     """
     model_dir = ModelDirectory.create(directory)
     tokenizer = SentencePieceTokenizer.train(texts, vocab_size)
     tokenizer.save(model_dir.vocabulary_file())
-    config = TransformerConfig.from_preset(preset, vocab_size=vocab_size, **changes)
+    config = TransformerConfig.from_preset(preset, vocab_size=vocab_size, share_heads=True)
     keras.utils.set_random_seed(1)
     model = Transformer(config)
     # The logit of EOS becomes 0, which is far below the maximum of thousands of random logits.
@@ -80,25 +84,75 @@ def cut_sentences(directory: Path, texts: list[str], length: int, count: int) ->
             return found
     raise ValueError(
         f"Expected {count} sentences of at least {length} ids. Received: {len(found)}. "
-        "Pass more text or a smaller --length."
+        "Pass more text or a smaller --sentences."
     )
 
 
-def write_saved_model(
-    model_dir: Path, folder: Path, settings: TranslationSettings, precision: str
-) -> str:
-    """Exports the SavedModel. Returns the path of its version."""
-    return str(export(TranslationModule.from_model_dir(model_dir, settings, precision), folder))
+@dataclasses.dataclass(frozen=True)
+class Exporter:
+    """Exports a model for the systems.
+
+    Args:
+        model_dir: the model directory.
+        beam_size: beam size of the searches.
+        length: ids of each translation for random weights. None for a trained model, which ends
+            its translations itself.
+        opennmt_python: Python of an environment with OpenNMT-tf, or None.
+    """
+
+    model_dir: Path
+    beam_size: int
+    length: int | None
+    opennmt_python: str | None
+
+    @property
+    def max_length(self):
+        return self.length or MAX_LENGTH
+
+    def export(self, system: str, folder: Path) -> dict:
+        """Writes the model of a system to a folder. Returns the settings of its worker."""
+        if system == "opennmt":
+            return self._for_opennmt(folder)
+        if system.startswith("ctranslate2"):
+            return self._for_ctranslate2(folder, "int8" if system.endswith("int8") else "none")
+        options = system.split()
+        settings = TranslationSettings(
+            self.beam_size,
+            ALPHA,
+            extra_length=0 if self.length else 50,
+            early_stopping="early" in options,
+            jit_compile="compiled" in options,
+        )
+        precision = "bfloat16" if "bfloat16" in options else "float32"
+        module = TranslationModule.from_model_dir(self.model_dir, settings, precision)
+        return {"kind": "saved_model", "path": str(export(module, folder))}
+
+    def _for_ctranslate2(self, folder, quantization):
+        export_ctranslate2.export(self.model_dir, folder, quantization)
+        settings = {"kind": "ctranslate2", "path": str(folder), "beam_size": self.beam_size}
+        # Both length penalties are similar near a length of 15.
+        penalty = ALPHA * 15 / (5 + 15)
+        return settings | {"max_length": self.max_length, "length_penalty": penalty}
+
+    def _for_opennmt(self, folder):
+        """Builds OpenNMT-tf's SavedModel in its own environment."""
+        write_for_opennmt(self.model_dir, folder, ALPHA)
+        path = str(folder / "saved_model")
+        arguments = map(str, (folder, self.beam_size, self.max_length, path))
+        done = subprocess.run(
+            [self.opennmt_python, "-m", "benchmarks.decoding.opennmt_model", *arguments],
+            capture_output=True,
+            text=True,
+            env=child_environment(),
+        )
+        if done.returncode:
+            raise RuntimeError(f"Building OpenNMT-tf's model failed:\n{done.stderr[-3000:]}")
+        vocabulary = str(self.model_dir / "vocab.model")
+        return {"kind": "opennmt", "path": path, "vocabulary": vocabulary}
 
 
-def write_for_ctranslate2(model_dir: Path, folder: Path, quantization: str) -> str:
-    """Writes CTranslate2's model. Returns its path."""
-    export_ctranslate2.export(model_dir, folder, quantization)
-    return str(folder)
-
-
-def write_for_opennmt(model_dir: Path, folder: Path, alpha: float) -> Path:
-    """Writes weights, vocabulary and architecture for `opennmt_model`. Returns the folder.
+def write_for_opennmt(model_dir: Path, folder: Path, alpha: float):
+    """Writes weights, vocabulary and architecture for `opennmt_model`.
 
     Raises:
         ValueError: if OpenNMT-tf does not support the architecture.
@@ -121,7 +175,6 @@ def write_for_opennmt(model_dir: Path, folder: Path, alpha: float) -> Path:
     tokens = directory.token_names(config.vocab_size)[0][EOS_ID + 1 :]
     (folder / "tokens.txt").write_text("".join(f"{token}\n" for token in tokens))
     np.savez(folder / "weights.npz", **_collect_weights(model))
-    return folder
 
 
 def _collect_weights(model):
@@ -157,28 +210,3 @@ def _layer_weights(layer, prefix):
 
 def _norm_weights(prefix, norm):
     return {f"{prefix}/gamma": norm.gamma, f"{prefix}/beta": norm.beta}
-
-
-def build_opennmt(python: str, folder: Path, beam_size: int, max_length: int) -> str:
-    """Builds OpenNMT-tf's SavedModel in its own environment. Returns the path.
-
-    Args:
-        python: the interpreter of that environment.
-        folder: the result of `write_for_opennmt`.
-        beam_size: beam size of the search.
-        max_length: maximum ids of a translation.
-
-    Raises:
-        RuntimeError: if the build fails; the message includes its output.
-    """
-    saved_model = folder / f"saved_model_{beam_size}"
-    arguments = map(str, (folder, beam_size, max_length, saved_model))
-    done = subprocess.run(
-        [python, "-m", "benchmarks.decoding.opennmt_model", *arguments],
-        capture_output=True,
-        text=True,
-        env=child_environment(),
-    )
-    if done.returncode:
-        raise RuntimeError(f"Building OpenNMT-tf's model failed:\n{done.stderr[-3000:]}")
-    return str(saved_model)

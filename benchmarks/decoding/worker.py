@@ -1,7 +1,7 @@
 """Translates with one system of the decoding benchmark in its own process.
 
 Started by `benchmarks.decoding` with settings as JSON. A message is a list of batches of strings;
-the answer has the "seconds" of each batch, the "translations", and the peak memory in "megabytes".
+the answer has the "seconds" of all, the "translations", and the peak memory in "megabytes".
 The packages of a system are imported only in its worker, because OpenNMT-tf has its own
 environment.
 """
@@ -89,11 +89,9 @@ def make_reply(settings):
 
     def reply(batches):
         memory.reset_peak()
-        seconds, translations = [], []
-        for batch in batches:
-            start = time.perf_counter()
-            translations += translate(batch)
-            seconds.append(time.perf_counter() - start)
+        start = time.perf_counter()
+        translations = [text for batch in batches for text in translate(batch)]
+        seconds = time.perf_counter() - start
         return {"seconds": seconds, "translations": translations, "megabytes": memory.peak()}
 
     return reply

@@ -29,11 +29,13 @@ def test_available_skips_names_without_an_interpreter(tmp_path, capsys):
     )
 
 
-def test_tables_write_markdown_and_csv(tmp_path, capsys):
+def test_tables_are_markdown(capsys):
     tables.print_header(["model", "low – high"])
     tables.print_cells(["this", "2 – 3"])
     assert capsys.readouterr().out == "| model | low – high |\n| --- | --- |\n| this | 2 – 3 |\n"
-    path = tmp_path / "new" / "table.csv"
-    rows = [{"ratio": 1.5, "model": "a, b"}, {"model": "c", "ratio": ""}]
-    tables.write_csv(path, ("model", "ratio"), rows)
-    assert path.read_bytes() == b'model,ratio\r\n"a, b",1.5\r\nc,\r\n'
+
+
+def test_median_with_its_interval():
+    assert tables.format_median([3.0, 3.0, 3.0]) == "3.00 (3.00 – 3.00)"
+    # Most samples of 99 equal values and one other value have the median of the equal ones.
+    assert tables.format_median([7.0] + 99 * [2.0], digits=1) == "2.0 (2.0 – 2.0)"

@@ -11,10 +11,11 @@ from benchmark_runs import run
 from programs import loaded
 from subprocesses import ROOT, environment, run_python
 
-from benchmarks.comparison import Comparison, take_turns
+from benchmarks.accelerator.comparison import Comparison
+from benchmarks.workers import take_turns
 
-SIZES = ["--lengths=8,5,11", "--batch_tokens=16", "--max_relative_position=2", "--runs=3"]
-SIZES += ["--preset=tiny", "--vocab_size=11", "--pairs=2", "--pair_length=4", "--steps=4"]
+SIZES = ["--lengths=8,5,11", "--batch_tokens=16", "--preset=tiny"]
+SIZES += ["--vocab_size=11", "--pairs=2", "--pair_length=4"]
 FLASH = [] if keras.backend.backend() == "tensorflow" else ["flash"]
 NAMES = [*FLASH, "relative", "relative_linear", "plain"]
 
@@ -46,7 +47,7 @@ def test_without_a_gpu_it_says_so_and_exits_with_2(check, monkeypatch, capsys):
 
 
 def test_comparisons_are_in_the_order_of_importance(check):
-    found = [check.describe(comparison) for comparison in check.comparisons()]
+    found = [comparison.describe() for comparison in check.comparisons()]
     assert found == [
         *(f"layer {way} {n}" for n in (8, 5) for way in ("bidirectional", "causal")),
         "training 4",
@@ -73,7 +74,7 @@ def test_rows_of_attention_and_training(check, capsys):
     assert used["plain"] == "" and "rows" in used["relative"]
     assert re.fullmatch(r"\(\w+\)", used["relative_linear"])
     assert used["relative_linear"] != used["relative"]
-    for part, _, _, _, _, name, milliseconds, over_plain, over_flash, _, rate in rows:
+    for part, _, _, _, _, name, milliseconds, over_plain, over_flash, rate in rows:
         ratios = [text for text in (over_plain, over_flash) if text]
         assert len(ratios) == (1 if part == "training" else 1 + len(FLASH))
         for text in ratios:
@@ -86,8 +87,7 @@ def test_rows_of_attention_and_training(check, capsys):
     assert checked.failed == checked.left_out == []
 
 
-SETTINGS = {"part": "core", "direction": "causal", "dtype": "bfloat16", "length": 7}
-SETTINGS["batch_size"] = 3
+SETTINGS = "core", "causal", "bfloat16", 7, 3
 
 
 def failing():
@@ -115,7 +115,7 @@ def test_what_the_budget_leaves_out_is_named(check, monkeypatch, capsys):
     monkeypatch.setattr(check.Check, "seconds_left", property(lambda self: next(left)))
     makers = dict.fromkeys(("flash", "relative", "relative_linear", "plain"), lambda: lambda: None)
     checked = check.Check(1000.0)
-    training = {"part": "training", "dtype": "bfloat16", "length": 4, "batch_size": 2}
+    training = "training", "", "bfloat16", 4, 2
     checked.compare([Comparison(SETTINGS, makers), Comparison(training, makers)])
     assert [row[5] for row in table(capsys.readouterr().out)] == ["flash", "relative"]
     assert checked.left_out == ["core causal 7 relative_linear, plain", "training 4"]
@@ -192,12 +192,15 @@ def test_the_program_needs_no_tensorflow(backend, tmp_path, monkeypatch):
 
 
 # The smallest preset takes long to compile.
-WITH_SMALL_PRESET = """
-import runpy
+ONLY_TRAINING = """
+from absl import app
+from benchmarks.accelerator import check
 from t2t_relpos.models import PRESETS
 layers = {"num_encoder_layers": 1, "num_decoder_layers": 1, "num_heads": 2}
 PRESETS["one_layer"] = {**PRESETS["tiny"], **layers, "hidden_dim": 8, "intermediate_dim": 11}
-runpy.run_module("benchmarks.accelerator.check", run_name="__main__", alter_sys=True)
+check.RUNS = 4
+check.Check.run_tests = check.Check.compare = lambda *_: None
+app.run(check.main)
 """
 
 
@@ -206,8 +209,7 @@ def test_training_on_two_devices_of_tensorflow():
     pytest.importorskip("tensorflow")
     sizes = [*SIZES, "--pairs=3", "--preset=one_layer", "--logical_devices=2", "--budget_s=900"]
     variables = environment(KERAS_BACKEND="tensorflow", CUDA_VISIBLE_DEVICES="")
-    parts = ["--allow_cpu", "--notests", "--noattention"]
-    output = run_python("-c", WITH_SMALL_PRESET, *parts, *sizes, env=variables).stdout
+    output = run_python("-c", ONLY_TRAINING, "--allow_cpu", *sizes, env=variables).stdout
     rows = table(output)
     assert [row[:2] for row in rows] == [["1", "no"], ["2", "no"], ["2", "yes"], ["1", "yes"]]
     assert [row[5] for row in rows] == ["0", "0", "2", "1"]

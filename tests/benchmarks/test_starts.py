@@ -5,8 +5,8 @@ from absl import app, flags
 from programs import loaded, start
 
 NO_ARGUMENTS = ["argument"], "Expected flags only. Received: 'argument'."
-DTYPES = "--dtypes must be among float32, bfloat16. Received: int8."
-THREADS = "--threads must be positive integers separated by commas. "
+PARTS = "--parts must be among core, layer, encoder. Received: decoder."
+LENGTHS = "--lengths must be positive integers separated by commas. "
 EITHER = "Pass either --model_dir or --preset. Received: "
 MISSING = ["--train_source=/none/x", "--train_target=/none/x"]
 
@@ -15,11 +15,10 @@ MISSING = ["--train_source=/none/x", "--train_target=/none/x"]
     "name, arguments, message",
     [
         ("attention.__main__", *NO_ARGUMENTS),
-        ("accelerator.__main__", ["--dtypes=int8,bfloat16"], DTYPES),
-        ("training.__main__", ["--train_source=x"], "or neither. Missing: --train_target."),
+        ("attention.__main__", ["--parts=decoder,core"], PARTS),
         ("training.__main__", MISSING, "/none/x"),
         *(
-            ("training.__main__", [f"--threads={text}"], THREADS + f"Received: {text!r}.")
+            ("attention.__main__", [f"--lengths={text}"], LENGTHS + f"Received: {text!r}.")
             for text in ("", "0", "a", "-1", "1,0.5")
         ),
         ("decoding.__main__", ["--text=x"], EITHER + "neither."),
@@ -36,10 +35,10 @@ def test_benchmarks_start_and_check_their_flags(name, arguments, message):
 def test_training_benchmark_rejects_a_preset_of_no_other_system():
     message = "flag --preset=transformer_base: value should be one of"
     with pytest.raises(flags.IllegalFlagValueError, match=message):
-        start("benchmarks.training.__main__", "--preset=transformer_base")
+        start("benchmarks.training.__main__", *MISSING, "--preset=transformer_base")
 
 
 def test_training_benchmark_always_includes_the_trainer():
     with loaded("benchmarks.training.__main__") as program:
-        flags.FLAGS(["training", "--systems=trainer bfloat16"])
+        flags.FLAGS(["training", *MISSING, "--systems=trainer bfloat16"])
         assert program.chosen_systems() == ["trainer", "trainer bfloat16"]

@@ -1,7 +1,5 @@
 """Benchmarks, run in separate processes."""
 
-import csv
-
 from subprocesses import run_python
 
 from benchmarks.workers import ROOT, child_environment
@@ -20,9 +18,3 @@ def run_table(name, *flags):
         for line in run(name, *flags).stdout.splitlines()
         if line.startswith("| ") and "---" not in line
     ]
-
-
-def read_csv(path):
-    """Returns the rows of a CSV file as dicts of strings."""
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
