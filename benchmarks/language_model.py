@@ -25,7 +25,7 @@ from absl import app, flags
 from keras import ops
 
 from benchmarks.flag_checks import check_no_arguments, positive_integers
-from benchmarks.tables import format_interval, median_and_interval, print_cells, print_header
+from benchmarks.tables import format_median, print_cells, print_header
 from t2t_relpos._compile import compile_function
 from t2t_relpos.models import CausalLM, TransformerConfig
 
@@ -127,11 +127,9 @@ def main(arguments):
         cached, uncached = measure_steps(model, position, values.runs)
         ratios = [y / x for x, y in zip(cached, uncached)]
         cells = [[1000 * x for x in cached], [1000 * y for y in uncached], ratios]
-        cells = [format_interval(*median_and_interval(each)) for each in cells]
-        print_cells([str(position), *cells])
+        print_cells([str(position), *map(format_median, cells)])
     speeds = measure_generate(model, max(positions), values.runs)
-    speed = format_interval(*median_and_interval(speeds), 0)
-    print(f"generate, {max(positions)} ids: {speed} ids/s")
+    print(f"generate, {max(positions)} ids: {format_median(speeds, 0)} ids/s")
 
 
 if __name__ == "__main__":

@@ -103,7 +103,9 @@ def _number(text):
     return None
 
 
-def config_from_hparams(hparams, vocab_size, target_space_id=0, *, language_model=False):
+def config_from_hparams(
+    hparams, vocab_size, target_space_id=0, *, language_model=False, source_vocab_size=None
+):
     """Returns the architecture that hparams describe.
 
     Args:
@@ -112,6 +114,9 @@ def config_from_hparams(hparams, vocab_size, target_space_id=0, *, language_mode
         target_space_id: row of the target space embedding that is added to the encoder inputs.
             Default: 0, t2t's id of plain text problems. Not used by a language model.
         language_model: whether the problem has no inputs, so that the model is a `CausalLM`.
+            Default: False.
+        source_vocab_size: number of ids of the inputs. If it differs from `vocab_size`, t2t shares
+            no tables, whatever the hparams say. Default: None, `vocab_size`.
 
     Returns:
         A `TransformerConfig`.
@@ -134,6 +139,7 @@ def config_from_hparams(hparams, vocab_size, target_space_id=0, *, language_mode
     layers = hparams["num_hidden_layers"]
     v2 = hparams["self_attention_type"] == "dot_product_relative_v2"
     target_space = hparams["use_target_space_embedding"] and not language_model
+    one_vocabulary = source_vocab_size in (None, vocab_size)
     return TransformerConfig(
         vocab_size=vocab_size,
         num_encoder_layers=hparams["num_encoder_layers"] or layers,
@@ -147,7 +153,7 @@ def config_from_hparams(hparams, vocab_size, target_space_id=0, *, language_mode
         share_heads=hparams["heads_share_relative_embedding"] if v2 else True,
         use_value_table=hparams["add_relative_to_values"] if v2 else True,
         normalize_first=_NORMALIZE_FIRST[_norm(hparams)],
-        tie_embeddings=hparams["shared_embedding_and_softmax_weights"],
+        tie_embeddings=hparams["shared_embedding_and_softmax_weights"] and one_vocabulary,
         dropout=hparams["layer_prepostprocess_dropout"],
         attention_dropout=hparams["attention_dropout"],
         activation_dropout=hparams["relu_dropout"],
@@ -157,6 +163,7 @@ def config_from_hparams(hparams, vocab_size, target_space_id=0, *, language_mode
         target_space_id=target_space_id if target_space else None,
         key_dim=_head_dim(hparams, "attention_key_channels"),
         value_dim=_head_dim(hparams, "attention_value_channels"),
+        source_vocab_size=None if one_vocabulary else source_vocab_size,
     )
 
 

@@ -17,6 +17,7 @@ MISSING = ["--train_source=/none/x", "--train_target=/none/x"]
         ("attention.__main__", *NO_ARGUMENTS),
         ("attention.__main__", ["--parts=decoder,core"], PARTS),
         ("training.__main__", MISSING, "/none/x"),
+        ("language_model", ["--positions=0"], "--positions must be positive integers"),
         *(
             ("attention.__main__", [f"--lengths={text}"], LENGTHS + f"Received: {text!r}.")
             for text in ("", "0", "a", "-1", "1,0.5")
