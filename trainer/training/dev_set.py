@@ -95,6 +95,10 @@ class DevResults:
         best = self.best()
         return sum(entry.step > best.step for entry in self._scored()) if best else 0
 
+    def has_converged(self, patience: int | None) -> bool:
+        """Returns whether the last `patience` evaluations, if given, gave no better score."""
+        return patience is not None and self.without_improvement() >= patience
+
     def _scored(self):
         return [entry for entry in self.entries if self.score(entry) is not None]
 
@@ -183,7 +187,7 @@ class DevTranslator:
 
 
 class DevEvaluator:
-    """Evaluates a model on the dev set, and detects when its metric no longer improves.
+    """Evaluates a model on the dev set, and saves and reports the results.
 
     Args:
         steps: the step counter.
@@ -193,7 +197,6 @@ class DevEvaluator:
         reports: objects whose method `evaluated(result, samples)` is called with the results.
         translate: a `DevTranslator`, which computes BLEU and chrF, or None.
         best: storage of the best checkpoints, or None.
-        patience: number of evaluations without a better score after which training ends, or None.
         from_chief: function that broadcasts a value from the chief to all workers. Only the chief
             translates.
     """
@@ -208,7 +211,6 @@ class DevEvaluator:
         reports: Sequence = (),
         translate: DevTranslator | None = None,
         best: BestCheckpoints | None = None,
-        patience: int | None = None,
         from_chief: Callable[[float | None], float | None] = lambda value: value,
     ):
         self._steps = steps
@@ -218,14 +220,7 @@ class DevEvaluator:
         self._reports = reports
         self._translate = translate
         self._best = best
-        self._patience = patience
         self._from_chief = from_chief
-
-    @property
-    def has_converged(self) -> bool:
-        """Whether the last `patience` evaluations gave no better score."""
-        patience = self._patience
-        return patience is not None and self._evaluations.without_improvement() >= patience
 
     def evaluate_if_due(self, model: keras.Model):
         """Evaluates the model if the step is due and has no result. A signal interrupts it.

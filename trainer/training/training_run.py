@@ -197,7 +197,7 @@ class TrainingRun:
         while True:
             if evaluate is not None:
                 evaluate.evaluate_if_due(self.model)
-                if evaluate.has_converged:
+                if self.evaluations.has_converged(self.config.early_stopping):
                     return
             if steps.step >= steps.last or steps.interrupted:
                 return
@@ -241,7 +241,6 @@ class TrainingRun:
             reports=reports,
             translate=translate,
             best=best,
-            patience=config.early_stopping,
             from_chief=self.worker_group.from_chief,
         )
 

@@ -91,19 +91,19 @@ def test_bleu_is_reported_and_offered_to_best_checkpoints(tmp_path):
 
 def test_chrf_may_choose_the_best_checkpoint(tmp_path):
     best = Recorder()
-    run = Run(tmp_path, metric="dev_chrf", translate=bleus(10.0, 20.0), best=best, patience=1)
+    run = Run(tmp_path, metric="dev_chrf", translate=bleus(10.0, 20.0), best=best)
     run.at(2, 4)
-    assert best.calls == [(2, 50.0), (4, 50.0)] and run.evaluate.has_converged
+    assert best.calls == [(2, 50.0), (4, 50.0)] and run.evaluations.has_converged(1)
 
 
 def test_has_converged_without_better_bleu(tmp_path):
-    run = Run(tmp_path, last=100, translate=bleus(10.0, 20.0, 20.0, 15.0), patience=2)
+    run = Run(tmp_path, last=100, translate=bleus(10.0, 20.0, 20.0, 15.0))
     run.at(2, 4, 6)
-    assert not run.evaluate.has_converged
+    assert not run.evaluations.has_converged(2)
     # Patience includes evaluations of earlier runs.
-    again = Run(tmp_path, step=6, last=100, translate=bleus(15.0), patience=2)
+    again = Run(tmp_path, step=6, last=100, translate=bleus(15.0))
     again.at(8)
-    assert again.evaluate.has_converged
+    assert again.evaluations.has_converged(2)
 
 
 @pytest.mark.parametrize("during", ["nothing", "loss", "translation"])
