@@ -15,7 +15,7 @@ from pathlib import Path
 from absl import app, flags
 
 from trainer import atomic_files, entry_point
-from trainer.model_dir import ModelDirectory
+from trainer.model_dir import TRANSLATION, ModelDirectory
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
@@ -110,7 +110,7 @@ def _run(values):
     if (values.last is None) == (not values.steps):
         received = "neither" if values.last is None else "both"
         raise ValueError(f"Expected either --last or --steps. Received: {received}.")
-    directory = ModelDirectory.open(values.model_dir)
+    directory = ModelDirectory.open(values.model_dir, TRANSLATION)
     if values.last is not None:
         paths = checkpoints.last_checkpoints(directory, values.last)
     else:

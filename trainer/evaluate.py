@@ -158,7 +158,7 @@ def _load(values):
 
 
 def _load_model_dir(values):
-    from trainer.model_dir import ModelDirectory
+    from trainer.model_dir import TRANSLATION, ModelDirectory
     from trainer.serving.signatures import FastTransformer, TranslationModule, TranslationSettings
     from trainer.serving.translation_settings import longest_input
     from trainer.serving.translator import Translator
@@ -168,7 +168,7 @@ def _load_model_dir(values):
     given = {name: value for name, value in given.items() if value is not None}
     most = max(TranslationSettings.max_beam_size, values.beam_size or 1)
     settings = TranslationSettings(**given, max_beam_size=most)
-    directory = ModelDirectory.open(values.model_dir)
+    directory = ModelDirectory.open(values.model_dir, TRANSLATION)
     transformer = checkpoints.load_model(directory, values.checkpoint)
     settings = dataclasses.replace(settings, max_input_length=longest_input(directory))
     module = TranslationModule(FastTransformer(transformer), directory.load_tokenizer(), settings)

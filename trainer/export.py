@@ -3,6 +3,10 @@
     python -m trainer.export --model_dir=runs/NAME
 
 Writes saved_models/NAME/VERSION/, which `python -m trainer.translate` and TensorFlow Serving read.
+The SavedModel of a language model continues and scores ids, and with a vocabulary also strings:
+
+    python -m trainer.export --model_dir=runs/NAME --sampler=random --temperature=0.9 \
+      --max_length=1024
 """
 
 import dataclasses
@@ -13,7 +17,8 @@ from pathlib import Path
 from absl import app, flags, logging
 
 from trainer import entry_point, setting_flags
-from trainer.model_dir import ModelDirectory
+from trainer.model_dir import LANGUAGE_MODEL, ModelDirectory
+from trainer.serving.generation_settings import SAMPLERS, GenerationSettings
 from trainer.serving.translation_settings import TranslationSettings, longest_input
 
 
@@ -32,9 +37,9 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
         "float32",
         choices=("float32", "bfloat16"),
     )
-    names = [field.name for field in dataclasses.fields(TranslationSettings)]
-    names.remove("max_input_length")
-    setting_flags.define_flags(TranslationSettings, values, names)
+    names = _names(TranslationSettings)
+    setting_flags.define_flags(TranslationSettings, values, names - {"max_input_length"})
+    setting_flags.define_flags(GenerationSettings, values, _names(GenerationSettings) - names)
     define(
         "max_input_length",
         int,
@@ -43,11 +48,15 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     )
 
 
+def _names(settings):
+    return {field.name for field in dataclasses.fields(settings)}
+
+
 def export(module, directory: Path, version: int | None = None) -> Path:
     """Writes a version of a model, with warm-up requests for TensorFlow Serving.
 
     Args:
-        module: the `TranslationModule` to export.
+        module: the `TranslationModule` or `LanguageModule` to export.
         directory: saved_models/NAME, created if missing. NAME is the name of the model on a server.
         version: a positive integer. Default: the latest version plus 1.
 
@@ -63,7 +72,7 @@ def export(module, directory: Path, version: int | None = None) -> Path:
 
     with model_versions.new_version(directory, version) as (temporary, final):
         tf.saved_model.save(module, str(temporary), signatures=module.signatures)
-        warmup.write(temporary, directory.name, module.tokenizer, module.settings)
+        warmup.write(temporary, directory.name, module.warmup_requests())
     return final
 
 
@@ -77,25 +86,56 @@ def _destination(values):
     return Path(values.export_dir) / name
 
 
-def _settings(values):
-    given = setting_flags.read_flags(TranslationSettings, values)
-    if given["max_input_length"] is None:
-        given["max_input_length"] = longest_input(ModelDirectory.open(values.model_dir))
-    return TranslationSettings(**given)
+def _settings(values, directory):
+    """Returns the settings of the model, without values of other flags."""
+    is_language_model = directory.kind == LANGUAGE_MODEL
+    settings = GenerationSettings if is_language_model else TranslationSettings
+    used, kind = _names(settings), directory.kind
+    if is_language_model:
+        used -= {name for names in SAMPLERS.values() for name in names}
+        used |= {*SAMPLERS[values.sampler]}
+        kind = f"{kind} and --sampler={values.sampler}"
+    others = _names(TranslationSettings) | _names(GenerationSettings) | {"precision"}
+    others -= used if is_language_model else {*used, "precision"}
+    for name in sorted(others):
+        if values[name].present:
+            raise ValueError(
+                f"Expected no --{name} with a model of kind {kind}. Received: "
+                f"{values[name].value}. Leave it out."
+            )
+    given = setting_flags.read_flags(settings, values)
+    if not is_language_model and given["max_input_length"] is None:
+        given["max_input_length"] = longest_input(directory)
+    return settings(**given)
+
+
+def _module(directory, settings, precision):
+    if directory.kind == LANGUAGE_MODEL:
+        from trainer.serving.language_module import LanguageModule
+
+        has_text = directory.tokenizer_kind != "none"
+        tokenizer = directory.load_tokenizer() if has_text else None
+        return LanguageModule(directory.load_model(), tokenizer, settings)
+    from trainer.serving.signatures import TranslationModule
+
+    return TranslationModule.from_model_dir(directory.path, settings, precision)
 
 
 def _run(values):
     import tensorflow as tf
 
-    from trainer.serving.signatures import TranslationModule
-
     # Without this, TensorFlow logs the temporary name of the directory.
     tf.get_logger().setLevel("WARNING")
-    settings = _settings(values)
+    model_dir = ModelDirectory.open(values.model_dir)
+    settings = _settings(values, model_dir)
     directory = _destination(values)
-    module = TranslationModule.from_model_dir(values.model_dir, settings, values.precision)
+    module = _module(model_dir, settings, values.precision)
     path = export(module, directory, values.version)
     print(f"Wrote {path}")
+    if model_dir.kind == LANGUAGE_MODEL:
+        print(f"Signatures: {', '.join(module.signatures)}.")
+        print(f"Outputs have at most {module.max_length:,} ids, with the prompt.")
+        return
     print(f"Sentences of more than {settings.max_input_length:,} tokens are truncated.")
     saved_model = shlex.quote(f"--saved_model={directory}")
     print(f"Translate with it: python -m trainer.translate {saved_model} < source.txt")

@@ -30,7 +30,7 @@ from pathlib import Path
 from absl import app, flags
 
 from trainer import atomic_files, entry_point
-from trainer.model_dir import ModelDirectory
+from trainer.model_dir import TRANSLATION, ModelDirectory
 from trainer.serving.translation_settings import longest_input
 
 QUANTIZATIONS = tuple(
@@ -81,7 +81,7 @@ def export(
         ) from error
     output = Path(output_dir)
     _check_destination(output, force)
-    directory = ModelDirectory.open(model_dir)
+    directory = ModelDirectory.open(model_dir, TRANSLATION)
     model = directory.load_model()
     spec = build(model, *directory.token_names(model.config.vocab_size))
     spec.optimize(quantization=None if quantization == "none" else quantization)

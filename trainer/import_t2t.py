@@ -13,7 +13,7 @@ import re
 from absl import app, flags
 
 from trainer import entry_point
-from trainer.model_dir import ModelDirectory
+from trainer.model_dir import LANGUAGE_MODEL, TRANSLATION, ModelDirectory
 
 # Settings of trainer.train by the name of tensor2tensor's hparam.
 _TRAINING_SETTINGS = {
@@ -25,6 +25,8 @@ _TRAINING_SETTINGS = {
     "optimizer_adam_beta2": "adam_beta2",
     "optimizer_adam_epsilon": "adam_epsilon",
 }
+
+_RELATIVE_V2_TABLE = "_relative_v2/key_relative_embeddings"
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
@@ -40,6 +42,8 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     define("target_space_id", int, "Target space id of the problem; 0 for generic text.", 0)
     define("vocab", str, "Subword vocabulary file of the tensor2tensor problem.")
     define("vocab_size", int, "Instead of --vocab, for a model without tokenizer: number of ids.")
+    help_text = "Whether it is a model without inputs. Default: whether it has no encoder."
+    define("language_model", bool, help_text)
     define("model_dir", str, "Model directory to create.", required=True)
 
 
@@ -107,12 +111,13 @@ def read_checkpoint(prefix: str) -> dict:
         ) from error
 
 
-def write_checkpoint(model, prefix: str):
-    """Writes a Transformer's weights as a TF1 checkpoint with tensor2tensor's names.
+def write_checkpoint(model, prefix: str, num_shards: int = 16):
+    """Writes a model's weights as a TF1 checkpoint with tensor2tensor's names.
 
     Args:
-        model: the `t2t_relpos.models.Transformer`.
+        model: a `Transformer` or a `CausalLM` of `t2t_relpos.models`.
         prefix: the path without `.index`.
+        num_shards: tensor2tensor's `symbol_modality_num_shards`.
 
     Raises:
         ValueError: if the model has an option that tensor2tensor does not support.
@@ -122,7 +127,7 @@ def write_checkpoint(model, prefix: str):
 
     from t2t_relpos.t2t import t2t_weights
 
-    arrays = {**t2t_weights(model), "global_step": np.array(0, "int64")}
+    arrays = {**t2t_weights(model, num_shards), "global_step": np.array(0, "int64")}
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         variables = [
             tf.compat.v1.get_variable(name, initializer=array, use_resource=False)
@@ -142,6 +147,8 @@ def import_checkpoint(
     target_space_id: int = 0,
     vocab: str | None = None,
     vocab_size: int | None = None,
+    *,
+    language_model: bool | None = None,
 ):
     """Reads a checkpoint into a new model directory. If it raises, nothing is written.
 
@@ -153,6 +160,8 @@ def import_checkpoint(
         target_space_id: target space id of the problem; 0 for plain text problems.
         vocab: file of tensor2tensor's subword vocabulary.
         vocab_size: instead of `vocab`, the size of the vocabulary.
+        language_model: whether it is a model without inputs. Default: whether the checkpoint has no
+            encoder.
 
     Returns:
         The architecture, a `TransformerConfig`.
@@ -163,8 +172,8 @@ def import_checkpoint(
     """
     import keras
 
-    from t2t_relpos.models import Transformer
-    from t2t_relpos.t2t import config_from_hparams, load_t2t_weights, parse_hparams
+    from t2t_relpos.models import CausalLM, Transformer
+    from t2t_relpos.t2t import load_t2t_weights, parse_hparams
     from trainer.data.subword_tokenizer import SubwordTokenizer
 
     if (vocab is None) == (vocab_size is None):
@@ -174,21 +183,50 @@ def import_checkpoint(
     values = parse_hparams(hparams_set, hparams)
     tokenizer = None if vocab is None else SubwordTokenizer.from_file(vocab)
     size = vocab_size if tokenizer is None else tokenizer.vocab_size
-    config = config_from_hparams(values, size, target_space_id)
     existing = ModelDirectory(model_dir)
     if existing.is_configured:
         raise ValueError(
             f"Expected a --model_dir that holds no model yet. Received: {model_dir}, which has a "
             f"{existing.config_file.name}."
         )
+    arrays = read_checkpoint(prefix)
+    config, kind = _architecture(values, arrays, size, target_space_id, language_model)
     keras.utils.set_random_seed(0)
-    model = Transformer(config)
-    load_t2t_weights(model, read_checkpoint(prefix), values["symbol_modality_num_shards"])
-    _write(ModelDirectory.create(model_dir), model, tokenizer, values)
+    model = Transformer(config) if kind == TRANSLATION else CausalLM(config=config)
+    load_t2t_weights(model, arrays, values["symbol_modality_num_shards"])
+    _write(ModelDirectory.create(model_dir), model, tokenizer, values, kind)
     return config
 
 
-def _write(directory, model, tokenizer, hparams):
+def _architecture(hparams, arrays, vocab_size, target_space_id, language_model):
+    """Returns the `TransformerConfig` of a checkpoint and its kind of model.
+
+    Sets `max_relative_position` of `hparams` from the tables if no value was given.
+    """
+    from t2t_relpos.t2t import config_from_hparams, is_language_model
+
+    found = is_language_model(arrays)
+    language_model = found if language_model is None else language_model
+    if language_model != found:
+        names = {True: "without encoder", False: "with an encoder"}
+        raise ValueError(
+            f"Expected a checkpoint of a model {names[language_model]}, because "
+            f"language_model={language_model}. Received: one {names[found]}. Leave language_model "
+            "out."
+        )
+    # lmx_relative has the value 0, which tensor2tensor refuses: every training has overridden it.
+    if hparams["max_relative_position"] == 0:
+        tables = (a for name, a in arrays.items() if name.endswith(_RELATIVE_V2_TABLE))
+        if (table := next(tables, None)) is not None:
+            hparams["max_relative_position"] = length = table.shape[-2]
+            print(f"max_relative_position = {length} (the length of the checkpoint's tables)")
+    config = config_from_hparams(
+        hparams, vocab_size, target_space_id, language_model=language_model
+    )
+    return config, LANGUAGE_MODEL if language_model else TRANSLATION
+
+
+def _write(directory, model, tokenizer, hparams, model_kind):
     directory.save_model(model)
     training = {ours: hparams[theirs] for theirs, ours in _TRAINING_SETTINGS.items()}
     directory.write_run({**training, "t2t_hparams": hparams})
@@ -196,20 +234,22 @@ def _write(directory, model, tokenizer, hparams):
     if tokenizer is not None:
         tokenizer.save(directory.vocabulary_file(kind))
     # Written last, because its existence marks the directory as complete.
-    directory.write_config(model.config.to_dict(), tokenizer=kind)
+    directory.write_config(model.config.to_dict(), tokenizer=kind, kind=model_kind)
 
 
 def _run(values):
     prefix = find_checkpoint(values.checkpoint)
     if prefix != values.checkpoint:
         print(f"Newest checkpoint of {values.checkpoint}: {prefix}")
-    names = ("hparams_set", "hparams", "target_space_id", "vocab", "vocab_size")
+    names = ("hparams_set", "hparams", "target_space_id", "vocab", "vocab_size", "language_model")
     config = import_checkpoint(
         prefix, values.model_dir, **{name: values[name].value for name in names}
     )
-    print(f"Imported {prefix}: {config}")
-    origin = "as given" if values["target_space_id"].present else "the default; check it"
-    print(f"target_space_id = {values.target_space_id} ({origin})")
+    kind = ModelDirectory.open(values.model_dir).kind
+    print(f"Imported {prefix} (model: {kind}): {config}")
+    if kind == TRANSLATION:
+        origin = "as given" if values["target_space_id"].present else "the default; check it"
+        print(f"target_space_id = {values.target_space_id} ({origin})")
     print(f"Wrote {values.model_dir}")
 
 

@@ -1,7 +1,7 @@
 """The model directory: the files of one model. `train`, `import_t2t` and `average` write it.
 
-config.json            architecture, tokenizer, format version
-model.keras            the Transformer, without the optimizer
+config.json            kind of model, architecture, tokenizer, format version
+model.keras            the Transformer or CausalLM, without the optimizer
 vocab.model            the SentencePiece vocabulary (`vocab.subwords` for tensor2tensor's)
 run.json               the resolved settings of the training run
 checkpoints/step-000123/
@@ -30,6 +30,8 @@ from trainer import atomic_files
 
 FORMAT_VERSION = 2
 VOCABULARY_FILES = {"sentencepiece": "vocab.model", "subwords": "vocab.subwords"}
+# Kinds of models: a `Transformer`, and a `CausalLM`.
+TRANSLATION, LANGUAGE_MODEL = "translation", "language_model"
 LOCK_NAME = ".lock"
 
 
@@ -52,14 +54,22 @@ class ModelDirectory:
         self._lock = None
 
     @classmethod
-    def open(cls, path: str | os.PathLike) -> "ModelDirectory":
+    def open(cls, path: str | os.PathLike, kind: str | None = None) -> "ModelDirectory":
         """Returns an existing model directory.
 
+        Args:
+            path: path of the directory.
+            kind: "translation" or "language_model", the kind of model that the caller needs.
+                Default: any.
+
         Raises:
-            ValueError: if it is not a model directory, or has another format version.
+            ValueError: if it is not a model directory, has another format version, or another kind
+                of model.
         """
         directory = cls(path)
         directory.read_config()
+        if kind is not None:
+            directory.check_kind(kind)
         return directory
 
     @classmethod
@@ -110,6 +120,22 @@ class ModelDirectory:
         return self.config_file.is_file()
 
     @property
+    def kind(self) -> str:
+        """Kind of model: "translation" or "language_model"."""
+        # Earlier versions had only models for translation.
+        return self.read_config().get("model", TRANSLATION)
+
+    def check_kind(self, kind: str):
+        """Raises ValueError if the directory has another kind of model."""
+        if self.kind != kind:
+            raise ValueError(
+                f"Expected a model directory with a model of kind {kind}. Received: {self.path}, "
+                f"with a model of kind {self.kind}. Models of all kinds can be exported with "
+                "`python -m trainer.export`, and loaded in Python with "
+                "`ModelDirectory.open(...).load_model()`."
+            )
+
+    @property
     def tokenizer_kind(self) -> str:
         """Kind of tokenizer: "sentencepiece", "subwords", or "none" without a vocabulary."""
         return self.read_config()["tokenizer"]["kind"]
@@ -119,7 +145,11 @@ class ModelDirectory:
         return self.path / VOCABULARY_FILES[kind]
 
     def write_config(
-        self, architecture: dict, tokenizer: str = "sentencepiece", made_from: str | None = None
+        self,
+        architecture: dict,
+        tokenizer: str = "sentencepiece",
+        made_from: str | None = None,
+        kind: str = TRANSLATION,
     ):
         """Writes config.json. The vocabulary file must exist.
 
@@ -127,23 +157,23 @@ class ModelDirectory:
             architecture: `TransformerConfig.to_dict()`.
             tokenizer: kind of tokenizer, see `tokenizer_kind`.
             made_from: identifies the text and the settings that the vocabulary was trained with.
+            kind: kind of model, see `kind`.
         """
         entry = {"kind": tokenizer}
         if tokenizer != "none":
             vocabulary = self.vocabulary_file(tokenizer)
             entry |= {"file": vocabulary.name, "sha256": _digest(vocabulary)}
             entry |= {"made_from": made_from} if made_from else {}
-        _write_json(
-            self.config_file,
-            {"format_version": FORMAT_VERSION, "architecture": architecture, "tokenizer": entry},
-        )
+        config = {"format_version": FORMAT_VERSION, "model": kind, "architecture": architecture}
+        _write_json(self.config_file, config | {"tokenizer": entry})
 
     def read_config(self) -> dict:
         """Returns the content of config.json.
 
         Returns:
-            A dict with `format_version`, `architecture` (for `TransformerConfig.from_dict`) and
-            `tokenizer` (`kind`, `file`, `sha256`, and `made_from` of `write_config` if known).
+            A dict with `format_version`, `model` (see `kind`; missing in files of versions without
+            language models), `architecture` (for `TransformerConfig.from_dict`) and `tokenizer`
+            (`kind`, `file`, `sha256`, and `made_from` of `write_config` if known).
 
         Raises:
             ValueError: if this is not a model directory, or has another format version.
@@ -245,7 +275,7 @@ class ModelDirectory:
         return _distinct(tokenizer.names), tokenizer.unk_id
 
     def save_model(self, model):
-        """Writes a Transformer to model.keras atomically. Its compute dtype is saved as float32."""
+        """Writes a model to model.keras atomically. Its compute dtype is saved as float32."""
         with atomic_files.atomic_file(self.model_file) as temporary:
             _in_float32(model).save(temporary)
 
@@ -258,7 +288,7 @@ class ModelDirectory:
             return False
 
     def load_model(self):
-        """Returns the Transformer of model.keras.
+        """Returns the model of model.keras, a `Transformer` or a `CausalLM`.
 
         Raises:
             ValueError: if training has not written the file yet, or it can't be read.

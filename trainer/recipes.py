@@ -7,7 +7,7 @@ over all devices.
 
 import difflib
 
-from trainer.model_dir import ModelDirectory
+from trainer.model_dir import TRANSLATION, ModelDirectory
 
 # Shaw et al. 2018, section 4.1, and Vaswani et al. 2017, section 5.
 _SHAW = {
@@ -93,7 +93,7 @@ def _preset_recipe(config):
 
 
 def _inherited_recipe(config):
-    recorded = ModelDirectory.open(config.init_from).read_run()
+    recorded = ModelDirectory.open(config.init_from, TRANSLATION).read_run()
     names = _REQUIRED + _OPTIONAL
     recipe = {name: recorded[name] for name in names if recorded.get(name) is not None}
     missing = [n for n in _REQUIRED if n not in recipe and getattr(config, n) is None]

@@ -15,7 +15,7 @@ from pathlib import Path
 from absl import app, flags
 
 from trainer import atomic_files, entry_point
-from trainer.model_dir import ModelDirectory
+from trainer.model_dir import TRANSLATION, ModelDirectory
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
@@ -71,7 +71,7 @@ def _run(values):
     from trainer.training import checkpoints
 
     _check_flags(values)
-    directory = ModelDirectory.open(values.model_dir)
+    directory = ModelDirectory.open(values.model_dir, TRANSLATION)
     transformer = checkpoints.load_model(directory, values.checkpoint)
     if values.output is not None:
         _write_page(directory, transformer, values)

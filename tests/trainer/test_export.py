@@ -1,4 +1,5 @@
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,10 +30,10 @@ def calls(monkeypatch):
     return made
 
 
-def test_flags_are_settings_of_the_module(calls, tmp_path, capsys):
+def test_flags_are_settings_of_the_module(calls, trained_model_dir, tmp_path, capsys):
     flags = ["--beam_size=2", "--alpha=0.25", "--max_input_length=11", "--extra_length=3"]
     flags += ["--precision=bfloat16", "--version=7", "--name=my model", f"--export_dir={tmp_path}"]
-    run("--model_dir=runs/any", *flags)
+    run(f"--model_dir={trained_model_dir}", *flags)
     assert capsys.readouterr().out.splitlines() == [
         f"Wrote {tmp_path}/my model/7",
         "Sentences of more than 11 tokens are truncated.",
@@ -41,7 +42,7 @@ def test_flags_are_settings_of_the_module(calls, tmp_path, capsys):
     ]
     settings = TranslationSettings(beam_size=2, alpha=0.25, max_input_length=11, extra_length=3)
     assert calls == [
-        ("runs/any", settings, "bfloat16"),
+        (trained_model_dir, settings, "bfloat16"),
         ("module", tmp_path / "my model", 7),
     ]
 
@@ -51,7 +52,7 @@ def test_name_defaults_to_the_model_directory(calls, trained_model_dir, tmp_path
     for model_dir in (trained_model_dir, f"{trained_model_dir}/", "."):
         run(f"--model_dir={model_dir}", f"--export_dir={tmp_path}")
         assert calls[-2:] == [
-            (str(model_dir), TranslationSettings(), "float32"),
+            (Path(model_dir), TranslationSettings(), "float32"),
             ("module", tmp_path / "tiny", None),
         ]
 

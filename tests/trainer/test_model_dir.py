@@ -30,6 +30,26 @@ def test_read_config_inverts_write_config(directory):
     assert config["tokenizer"]["file"] == "vocab.model"
 
 
+def test_kind_of_model(directory):
+    assert directory.read_config()["model"] == directory.kind == "translation"
+    ModelDirectory.open(directory.path, "translation")
+    directory.write_config(ARCHITECTURE, kind="language_model")
+    assert ModelDirectory.open(directory.path, "language_model").kind == "language_model"
+    message = (
+        "Expected a model directory with a model of kind translation. Received: .*model, with a "
+        "model of kind language_model. Models of all kinds can be exported"
+    )
+    with raises(match=message):
+        ModelDirectory.open(directory.path, "translation")
+
+
+def test_files_of_earlier_versions_have_models_for_translation(directory):
+    config = json.loads(directory.config_file.read_text())
+    del config["model"]
+    directory.config_file.write_text(json.dumps(config))
+    assert ModelDirectory.open(directory.path, "translation").kind == "translation"
+
+
 def test_files_have_fixed_names(directory):
     for path, name in (
         (directory.config_file, "config.json"),

@@ -98,7 +98,7 @@ def _load(directory):
         raise ValueError(
             f"Expected a SavedModel whose serving_default returns {', '.join(OUTPUTS)}. Received: "
             f"{directory}, which returns {', '.join(outputs) or 'nothing'}. Write one with `python "
-            "-m trainer.export`."
+            "-m trainer.export`, from a model for translation."
         )
     return loaded
 

@@ -17,6 +17,7 @@ from trainer.model_dir import ModelDirectory
 from trainer.serving.search import compiled_search, n_best
 from trainer.serving.translation_settings import TranslationSettings, longest_input
 from trainer.serving.translator import ABSENT
+from trainer.serving.warmup import warmup_requests
 
 _WIDEST_SMALL_BEAM = 256
 _TEXT = tf.TensorSpec([None], tf.string, name="text")
@@ -213,6 +214,10 @@ class TranslationModule(tf.Module):
         names = ("translate", "score", "tokenize", "ids", "detokenize")
         return {"serving_default": self.serve} | {name: getattr(self, name) for name in names}
 
+    def warmup_requests(self):
+        """Yields (signature, arguments) of the requests that warm up a server."""
+        yield from warmup_requests(self.tokenizer, self.settings)
+
     def _translate_with(self, search, text, num_results):
         """Returns the dict of `translate`. `search` is a function of ragged ids."""
         ids, truncated = self._truncated_ids(text)
@@ -285,16 +290,21 @@ def _check_fit(config, tokenizer, settings):
             f"Expected a beam size of at most {widest} for a vocabulary of {config.vocab_size} "
             f"tokens. Received: {settings.max_beam_size}. Lower --beam_size or --max_beam_size."
         )
-    if config.vocab_size != tokenizer.vocab_size:
-        raise ValueError(
-            f"Expected a tokenizer with the model's {config.vocab_size} ids. Received: a tokenizer "
-            f"with {tokenizer.vocab_size} ids. Use the vocabulary that the model was trained with."
-        )
+    check_vocabulary(config, tokenizer)
     if config.added_position == "learned" and settings.max_input_length > config.max_length:
         raise ValueError(
             f"Expected max_input_length of at most {config.max_length}, the model's number of "
             f"learned positions. Received: {settings.max_input_length}. Use "
             f"--max_input_length={config.max_length} or less."
+        )
+
+
+def check_vocabulary(config, tokenizer):
+    """Raises ValueError if a model and a tokenizer have different vocabulary sizes."""
+    if config.vocab_size != tokenizer.vocab_size:
+        raise ValueError(
+            f"Expected a tokenizer with the model's {config.vocab_size} ids. Received: a tokenizer "
+            f"with {tokenizer.vocab_size} ids. Use the vocabulary that the model was trained with."
         )
 
 
@@ -338,7 +348,7 @@ def checked_search(arguments: dict, max_beam_size: int, longest: int) -> dict:
             ["Expected alpha to be a finite number of at least 0. Received: ", alpha],
         ),
     ]
-    with tf.control_dependencies(_assert_in_order(checks)):
+    with tf.control_dependencies(assert_in_order(checks)):
         return {name: tf.identity(value) for name, value in arguments.items()}
 
 
@@ -352,7 +362,7 @@ def checked_pairs(text: tf.Tensor, translation: tf.Tensor) -> tuple[tf.Tensor, t
     texts, translations = tf.size(text), tf.size(translation)
     message = ["Expected a translation for each text. Received: ", texts, " texts and "]
     check = texts == translations, [*message, translations, " translations"]
-    with tf.control_dependencies(_assert_in_order([check])):
+    with tf.control_dependencies(assert_in_order([check])):
         return tf.identity(text), tf.identity(translation)
 
 
@@ -363,7 +373,7 @@ def _check_range(arguments, name, most, limit):
     return (value >= 1) & (value <= most), message
 
 
-def _assert_in_order(checks):
+def assert_in_order(checks):
     """Returns assertions of (condition, message parts) pairs. Only the first failure is reported.
 
     The message of an assertion is a single string, so that clients can read it.

@@ -7,7 +7,7 @@ largest batch is `max(BATCH_SIZES)`.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import tensorflow as tf
@@ -24,19 +24,18 @@ _NAME, _SIGNATURE, _KEY, _VALUE = 1, 3, 1, 2
 _LENGTH_DELIMITED = 2  # Wire type of bytes, strings and messages.
 
 
-def write(directory: Path, model_name: str, tokenizer, settings):
-    """Writes the requests into a SavedModel.
+def write(directory: Path, model_name: str, requests: Iterable[tuple[str, dict]]):
+    """Writes requests into a SavedModel.
 
     Args:
         directory: directory of the version.
         model_name: name of the model on the server.
-        tokenizer: the model's `trainer.data.tokenizer.Tokenizer`.
-        settings: the `TranslationSettings` of the export.
+        requests: (signature, arguments) of each request.
     """
     file = directory / WARMUP_FILE
     file.parent.mkdir(exist_ok=True)
     with tf.io.TFRecordWriter(str(file)) as writer:
-        for signature_name, inputs in warmup_requests(tokenizer, settings):
+        for signature_name, inputs in requests:
             writer.write(prediction_log(model_name, signature_name, inputs))
 
 
@@ -44,6 +43,10 @@ def warmup_requests(tokenizer, settings) -> Iterator[tuple[str, dict]]:
     """Yields (signature, arguments) for several batch sizes and sentence lengths.
 
     With `jit_compile`, the requests include every size for which the search is compiled.
+
+    Args:
+        tokenizer: the model's `trainer.data.tokenizer.Tokenizer`.
+        settings: the `TranslationSettings` of the export.
     """
     longest = settings.max_input_length
     for length, batch in itertools.product(LENGTHS, BATCH_SIZES):

@@ -21,7 +21,7 @@ from trainer.data.encoding import encode_pairs
 from trainer.data.sentencepiece_tokenizer import NORMALIZATIONS, SentencePieceTokenizer
 from trainer.data.text_files import read_text
 from trainer.data.text_report import describe_sides
-from trainer.model_dir import ModelDirectory
+from trainer.model_dir import TRANSLATION, ModelDirectory
 from trainer.training.checkpoints import Checkpoints
 
 
@@ -51,7 +51,10 @@ class Preparation:
 
     def __init__(self, config: RunConfig, directory: ModelDirectory, *, is_chief: bool = True):
         self.config = config.resolve()
-        self.parent = ModelDirectory.open(config.init_from) if config.init_from else None
+        parent = config.init_from
+        self.parent = ModelDirectory.open(parent, TRANSLATION) if parent else None
+        if directory.is_configured:
+            directory.check_kind(TRANSLATION)
         self.directory = directory
         self._is_left_over = is_chief and _is_left_over(directory)
         self._recorded = {} if self._is_left_over else directory.read_run()

@@ -1,0 +1,227 @@
+"""Tests of language models of tensor2tensor: import, and the commands that read the directory."""
+
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from programs import Program
+from subprocesses import run_python
+
+from t2t_relpos.models import CausalLM
+from t2t_relpos.t2t import config_from_hparams, parse_hparams
+from trainer import (
+    average,
+    evaluate,
+    export,
+    export_ctranslate2,
+    import_t2t,
+    train,
+    visualize,
+)
+from trainer.config import RunConfig
+from trainer.import_t2t import write_checkpoint
+from trainer.model_dir import ModelDirectory
+
+SMALL = "hidden_size=24,filter_size=40,num_heads=4,num_hidden_layers=2"
+V2 = f"{SMALL},max_relative_position=5"
+SUBTOKENS = ["<pad>_", "<EOS>_", "the_", "dog_", "runs_"]
+VOCABULARY = [*SUBTOKENS, *sorted({*"\\_u;0123456789", *"".join(SUBTOKENS)})]
+CASES = {
+    "timing": ("transformer_tpu", SMALL, "transformer_tpu", SMALL),
+    "unshared": ("t_rel_len2048_dropout15_tiny", V2, "t_rel_len2048_dropout15_tiny", V2),
+    # The checkpoint says what the hparams leave out.
+    "K_of_the_tables": ("lmx_relative", V2, "lmx_relative", SMALL),
+    "K_of_tables_per_head": (
+        "lmx_relative",
+        f"{V2},heads_share_relative_embedding=false",
+        "lmx_relative",
+        f"{SMALL},heads_share_relative_embedding=false",
+    ),
+}
+
+run = Program(import_t2t)
+
+
+def write_random(prefix, hparams_set, hparams, vocab_size):
+    """Writes a checkpoint of a language model with random weights, and returns the model."""
+    values = parse_hparams(hparams_set, hparams)
+    keras.utils.set_random_seed(3)
+    model = CausalLM(config=config_from_hparams(values, vocab_size, language_model=True))
+    rng = np.random.default_rng(5)
+    for variable in model.trainable_variables:
+        variable.assign(variable + 0.3 * rng.normal(size=variable.shape).astype("float32"))
+    write_checkpoint(model, str(prefix), values["symbol_modality_num_shards"])
+    return model
+
+
+@pytest.fixture
+def imported(tmp_path):
+    """Returns the path of an imported language model with a vocabulary."""
+    write_random(tmp_path / "model.ckpt-7", "lmx_relative", V2, len(VOCABULARY))
+    vocab = tmp_path / "vocab.subwords"
+    vocab.write_text("".join(f"'{subtoken}'\n" for subtoken in VOCABULARY))
+    path = tmp_path / "imported"
+    flags = {"checkpoint": tmp_path / "model.ckpt-7", "hparams_set": "lmx_relative"}
+    run(**flags, hparams=V2, vocab=vocab, model_dir=path)
+    return path
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_import_of_a_model_without_inputs(case, tmp_path, capsys):
+    hparams_set, written, given_set, given = CASES[case]
+    original = write_random(tmp_path / "model.ckpt-7", hparams_set, written, 37)
+    flags = {"checkpoint": tmp_path, "vocab_size": 37, "model_dir": tmp_path / "model"}
+    run(**flags, hparams_set=given_set, hparams=given)
+    printed = capsys.readouterr().out
+    assert "(model: language_model): TransformerConfig(" in printed
+    assert "target_space_id = " not in printed
+    expects_k = case.startswith("K_")
+    line = "max_relative_position = 5 (the length of the checkpoint's tables)\n"
+    assert (line in printed) is expects_k
+    directory = ModelDirectory.open(tmp_path / "model", "language_model")
+    model = directory.load_model()
+    assert type(model) is CausalLM
+    assert model.config == original.config
+    for one, other in zip(model.weights, original.weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+    ids = np.random.default_rng(1).integers(2, 37, (2, 9))
+    np.testing.assert_allclose(model(ids), original(ids), atol=1e-5)
+    config = json.loads(directory.config_file.read_text())
+    assert (config["model"], config["tokenizer"]) == ("language_model", {"kind": "none"})
+    assert directory.read_run()["t2t_hparams"]["num_heads"] == 4
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            {"language_model": "false"},
+            "Expected a checkpoint of a model with an encoder, because language_model=False. "
+            "Received: one without encoder. Leave language_model out.",
+        ),
+        ({"hparams": f"{SMALL},max_relative_position=4"}, r"[\s\S]*wrong shape: .*relative_v2"),
+        ({"hparams": f"{V2},weight_dtype=bfloat16"}, "Expected weight_dtype to be 'float32'"),
+        ({"hparams": f"{V2},factored_logits=true"}, "Expected factored_logits to be False"),
+        ({"vocab_size": 36}, r"[\s\S]*symbol_modality_36_24/softmax.*check the vocabulary"),
+        ({"hparams_set": "transformer_tpu"}, r"[\s\S]*unexpected: .*relative_v2/key_relative"),
+    ],
+)
+def test_mismatched_checkpoints_raise(flags, message, tmp_path):
+    write_random(tmp_path / "model.ckpt-7", "lmx_relative", V2, 37)
+    given = {"checkpoint": tmp_path, "vocab_size": 37, "model_dir": tmp_path / "model"}
+    run.fails(message, **given | {"hparams_set": "lmx_relative", "hparams": V2} | flags)
+    assert not (tmp_path / "model").exists()
+
+
+def test_language_model_flag_rejects_an_encoder(tmp_path):
+    folder = Path(__file__).parents[1] / "reference/models/relative_short_k"
+    flags = {"checkpoint": folder, "vocab_size": 37, "hparams": f"{SMALL},max_relative_position=3"}
+    flags |= {"hparams_set": "transformer_relative_tiny", "model_dir": tmp_path / "model"}
+    run.fails("Expected a checkpoint of a model without encoder", "--language_model", **flags)
+
+
+def test_other_commands_refuse_a_language_model(imported, tmp_path):
+    message = (
+        "Expected a model directory with a model of kind translation. Received: .*imported, with a "
+        r"model of kind language_model. .*`python -m trainer.export`"
+    )
+    model_dir, output = f"--model_dir={imported}", f"--output_dir={tmp_path / 'out'}"
+    text = [f"--source={__file__}", f"--target={__file__}"]
+    Program(average).fails(message, model_dir, "--last=2", output)
+    Program(evaluate).fails(message, model_dir, *text)
+    Program(visualize).fails(message, model_dir, "--source=a", f"--output={tmp_path / 'out'}")
+    Program(export_ctranslate2).fails(message, model_dir, output)
+    files = dict.fromkeys(("train_source", "train_target"), __file__)
+    for settings in (
+        {"preset": "tiny", "model_dir": str(imported)},
+        {"init_from": str(imported), "model_dir": str(tmp_path / "out")},
+    ):
+        with pytest.raises(SystemExit, match=f"trainer.train: {message}"):
+            train.train(RunConfig(**settings, **files))
+    assert not (tmp_path / "out").exists()
+
+
+CLIENT = """
+import json, sys
+import numpy as np
+import tensorflow as tf
+import tensorflow_text
+
+path, calls = sys.argv[1], json.loads(sys.argv[2])
+loaded = tf.saved_model.load(path)
+answers = []
+for name, arguments in calls:
+    arguments = {key: tf.constant(value) for key, value in arguments.items()}
+    found = loaded.signatures[name](**arguments)
+    answers.append({key: value.numpy().astype(object).tolist() for key, value in found.items()})
+assert not any(name.startswith("t2t_relpos") for name in sys.modules)
+print(json.dumps(answers, default=bytes.decode))
+"""
+
+
+@pytest.mark.slow
+def test_commands_in_fresh_processes(tmp_path):
+    """From a checkpoint to a SavedModel that a client without this package calls."""
+    from t2t_relpos.decoding import score_tokens
+
+    model = write_random(tmp_path / "model.ckpt-7", "lmx_relative", V2, len(VOCABULARY))
+    (tmp_path / "vocab").write_text("".join(f"'{subtoken}'\n" for subtoken in VOCABULARY))
+    flags = ["--checkpoint=model.ckpt-7", "--hparams_set=lmx_relative", f"--hparams={SMALL}"]
+    flags += ["--vocab=vocab", "--model_dir=run"]
+    run_python("-m", "trainer.import_t2t", *flags, cwd=tmp_path)
+    flags = ["--model_dir=run", "--sampler=greedy", "--max_length=14"]
+    exported = run_python("-m", "trainer.export", *flags, cwd=tmp_path).stdout
+    assert exported.splitlines() == [
+        "Wrote saved_models/run/1",
+        "Signatures: generate, score, generate_text, score_text.",
+        "Outputs have at most 14 ids, with the prompt.",
+    ]
+    prompts, ids = [[2, 3], [4, 0]], [[2, 3, 4, 1], [3, 1, 0, 0]]
+    calls = [["generate", {"prompts": prompts}], ["score", {"ids": ids}]]
+    calls += [["generate_text", {"text": ["the dog", "runs"]}]]
+    calls += [["score_text", {"text": ["the dog runs", "dog"]}]]
+    path = tmp_path / "saved_models/run/1"
+    command = "-c", CLIENT, path, json.dumps(calls)
+    found, scores, texts, text_scores = json.loads(run_python(*command, cwd=tmp_path).stdout)
+    expected = model.generate(np.array(prompts), "greedy", max_length=14, jit_compile=False)
+    assert found["ids"] == expected.tolist()
+    assert found["lengths"] == (expected != 0).sum(1).tolist()
+    tokenizer = ModelDirectory.open(tmp_path / "run").load_tokenizer()
+    assert texts["texts"] == [t.decode() for t in tokenizer.detokenize(expected).numpy()]
+    assert texts["texts"][0].startswith("the dog")
+    expected = score_tokens(model(np.array(ids)), ids)
+    for answer in (scores, text_scores):
+        np.testing.assert_allclose(answer["token_scores"], expected.token_scores, atol=1e-4)
+        np.testing.assert_allclose(answer["scores"], expected.scores, rtol=1e-4)
+        assert answer["lengths"] == [4, 2]
+    assert text_scores["tokens"][1] == ["dog_", "<EOS>_", "", ""]
+    arguments = "-m", "trainer.translate", "--saved_model=saved_models/run"
+    done = run_python(*arguments, input="the dog\n", cwd=tmp_path, returncode=1)
+    assert "saved_models/run/1, which returns nothing. Write one with" in done.stderr
+    assert "from a model for translation." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--extra_length=3"], "Expected no --extra_length with a model of kind language_model"),
+        (["--precision=bfloat16"], "Expected no --precision with a model of kind language_model"),
+        (
+            ["--temperature=0.5"],
+            "Expected no --temperature with a model of kind language_model and --sampler=beam",
+        ),
+        (["--sampler=random", "--beam_size=2"], "Expected no --beam_size .* --sampler=random"),
+        (["--sampler=random", "--top_p=1.5"], "Expected top_p to be at most 1. Received: 1.5"),
+        (["--sampler=random", "--top_k=0"], "Expected top_k to be at least 1. Received: 0"),
+        (["--max_length=0"], "Expected max_length to be at least 1. Received: 0"),
+    ],
+)
+def test_flags_of_an_export_fit_the_sampler(imported, flags, message):
+    Program(export).fails(message, f"--model_dir={imported}", *flags)
+
+
+def test_export_of_a_translation_model_rejects_samplers(trained_model_dir):
+    flags = f"--model_dir={trained_model_dir}", "--sampler=greedy"
+    Program(export).fails("Expected no --sampler with a model of kind translation", *flags)
