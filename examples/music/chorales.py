@@ -3,10 +3,10 @@
     python -m examples.music.chorales
     python -m examples.music.chorales --positions=relative_v2 --seeds=1 --steps=20 --width=16
 
-The chorales are those with four voices in the package music21. Time is a grid of sixteenths. The
-ids of a sixteenth are the keys that sound in soprano, alto, tenor and bass, or a rest. Prints the
-loss per id on chorales that are not trained on, in nats. Every run writes its result to
---output_dir. Rerun the same command to resume: finished runs are not repeated.
+The chorales are those with four voices in the package music21. The ids of each sixteenth are the
+keys that sound in soprano, alto, tenor and bass, or rests. Held and repeated keys have the same
+ids, and notes between two sixteenths have none. Prints the loss per id on chorales that are not
+trained on. Every run writes its result to --output_dir. Rerun the command to resume.
 """
 
 import collections
@@ -16,8 +16,6 @@ import math
 import os
 import re
 import statistics
-import sys
-import time
 from pathlib import Path
 
 # Must be set before TensorFlow is imported; hides its start-up log.
@@ -34,8 +32,8 @@ from trainer import atomic_files
 VOICES, STEPS_PER_BEAT = 4, 4
 REST, LOWEST_KEY, HIGHEST_KEY = 2, 36, 81
 VOCAB_SIZE = REST + 1 + HIGHEST_KEY - LOWEST_KEY + 1
-# Ids of a training example: 64 sixteenths.
-LENGTH = 256
+# Ids of a training example (64 sixteenths), and examples of a training step.
+LENGTH, BATCH_SIZE = 256, 8
 # Settings of `TransformerConfig` that differ. Those of tables are tensor2tensor's defaults.
 POSITIONS = {
     "sinusoidal": {},
@@ -46,61 +44,50 @@ FLAGS = flags.FLAGS
 
 
 def define_flags():
-    """Defines the flags of this program."""
     flags.DEFINE_list("positions", list(POSITIONS), "Comma-separated positions to train.")
     flags.DEFINE_list("seeds", ["1", "2", "3"], "Comma-separated seeds; one run of each.")
-    flags.DEFINE_integer("steps", 600, "Number of training steps.", lower_bound=1)
-    flags.DEFINE_integer("batch_size", 16, "Examples per step.", lower_bound=1)
+    flags.DEFINE_integer("steps", 500, "Number of training steps.", lower_bound=1)
     flags.DEFINE_integer("width", 128, "Width of the models, a multiple of 8.", lower_bound=8)
-    flags.DEFINE_integer("layers", 2, "Number of layers.", lower_bound=1)
     flags.DEFINE_string("output_dir", "runs/chorales", "Directory for ids and results.")
 
 
 def parse_score(path):
-    """Returns (ids of a score, None) or (None, the reason why it is not used)."""
+    """Returns the ids of a score with four parts. Raises ValueError with the reason for others."""
     import music21
 
     parts = music21.corpus.parse(path).parts
     if len(parts) != VOICES:
-        return None, f"{len(parts)} parts"
-    end = max(float(part.flatten().highestTime) for part in parts)
+        raise ValueError(f"other than {VOICES} parts")
+    end = max(part.flatten().highestTime for part in parts)
     ids = np.full((math.ceil(end * STEPS_PER_BEAT), VOICES), REST)
     for voice, part in enumerate(parts):
         for note in part.flatten().notes:
             if note.isChord or not LOWEST_KEY <= note.pitch.midi <= HIGHEST_KEY:
-                return None, f"a chord, or a key outside {LOWEST_KEY} to {HIGHEST_KEY}"
+                raise ValueError(f"a chord, or a key outside {LOWEST_KEY} to {HIGHEST_KEY}")
             start, end = note.offset, note.offset + note.quarterLength
-            # A note that sounds at no point of the grid leaves no id.
-            rows = slice(*(math.ceil(float(beats) * STEPS_PER_BEAT) for beats in (start, end)))
+            rows = slice(*(math.ceil(beats * STEPS_PER_BEAT) for beats in (start, end)))
             ids[rows, voice] = note.pitch.midi - LOWEST_KEY + REST + 1
-    return ids.flatten().tolist(), None
+    return ids.flatten().tolist()
 
 
 def read_chorales(cache):
-    """Returns {name: ids} of the chorales and {reason: names} of other scores, from a JSON file.
-
-    If the file does not exist, parses music21's scores and writes it. A score is not used if it has
-    other than four parts, or is an earlier one, perhaps in another key.
-    """
+    """Returns ({name: ids}, {reason: names of unused scores}). Writes them to a JSON file."""
     if not cache.is_file():
-        from music21 import common
+        from music21.common import getCorpusFilePath
 
         chorales, unused, known = {}, collections.defaultdict(list), {}
-        paths = sorted((common.getCorpusFilePath() / "bach").glob("bwv*"))
-        for path in paths:
-            ids, reason = parse_score(path)
-            if ids:
+        for path in sorted((getCorpusFilePath() / "bach").glob("bwv*")):
+            try:
+                ids = parse_score(path)
                 key = next(i for i in ids if i != REST)
                 intervals = tuple(None if i == REST else i - key for i in ids)
-                if known.setdefault(intervals, path.name) != path.name:
-                    ids, reason = None, "same as an earlier score"
-            if ids:
+                if known.setdefault(intervals, path) != path:
+                    raise ValueError("equal to an earlier score, perhaps in another key")
                 chorales[path.name] = ids
-            else:
-                unused[reason].append(path.name)
-        atomic_files.write_text(cache, json.dumps({"chorales": chorales, "unused": unused}))
-    content = json.loads(cache.read_text())
-    return content["chorales"], content["unused"]
+            except ValueError as reason:
+                unused[str(reason)].append(path.name)
+        atomic_files.write_text(cache, json.dumps([chorales, unused]))
+    return json.loads(cache.read_text())
 
 
 def is_validation(name):
@@ -134,11 +121,11 @@ def validation_windows(chorales):
 
 
 def train(position, seed, chorales):
-    """Trains a model. Returns its validation loss, parameters, training seconds and settings."""
+    """Trains a model. Returns its validation loss and number of parameters."""
     keras.utils.set_random_seed(seed)
     config = TransformerConfig(
         vocab_size=VOCAB_SIZE,
-        num_decoder_layers=FLAGS.layers,
+        num_decoder_layers=2,
         hidden_dim=FLAGS.width,
         intermediate_dim=4 * FLAGS.width,
         num_heads=4,
@@ -147,76 +134,55 @@ def train(position, seed, chorales):
         **POSITIONS[position],
     )
     model, warmup = CausalLM(config=config), max(1, FLAGS.steps // 10)
-    rate = keras.optimizers.schedules.CosineDecay(
-        0.0, FLAGS.steps - warmup, warmup_target=2e-3, warmup_steps=warmup
-    )
-    model.compile(
-        keras.optimizers.Adam(rate),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        jit_compile=False,
-    )
-    training = [ids for name, ids in chorales.items() if not is_validation(name)]
-    count = FLAGS.steps * FLAGS.batch_size
-    examples = sample_examples(training, count, np.random.default_rng(seed))
-    started = time.monotonic()
-    model.fit(examples, examples, batch_size=FLAGS.batch_size, shuffle=False, verbose=2)
-    seconds = time.monotonic() - started
-    windows, weights = validation_windows(
-        [ids for name, ids in chorales.items() if is_validation(name)]
-    )
-    logits = model.predict(windows, FLAGS.batch_size, verbose=0).astype("float64")
-    losses = np.log(np.exp(logits).sum(-1))
-    losses -= np.take_along_axis(logits, windows[..., None], -1)[..., 0]
-    return {
-        "loss": (losses * weights).sum() / weights.sum(),
-        "parameters": model.count_params(),
-        "seconds": round(seconds),
-        "settings": _settings(),
-    }
-
-
-def _settings():
-    return {name: FLAGS[name].value for name in ("steps", "batch_size", "width", "layers")}
+    schedule = keras.optimizers.schedules.CosineDecay
+    rate = schedule(0.0, FLAGS.steps - warmup, warmup_target=2e-3, warmup_steps=warmup)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(rate), loss, jit_compile=False)
+    split = {True: [], False: []}
+    for name, ids in chorales.items():
+        split[is_validation(name)].append(ids)
+    count = FLAGS.steps * BATCH_SIZE
+    examples = sample_examples(split[False], count, np.random.default_rng(seed))
+    model.fit(examples, examples, batch_size=BATCH_SIZE, shuffle=False, verbose=2)
+    windows, weights = validation_windows(split[True])
+    logits = model.predict(windows, BATCH_SIZE, verbose=0).astype("float64")
+    losses = np.log(np.exp(logits).sum(-1, keepdims=True))
+    losses -= np.take_along_axis(logits, windows[..., None], -1)
+    return {"loss": np.average(losses[..., 0], weights=weights), "parameters": model.count_params()}
 
 
 def format_table(results):
     """Returns a Markdown table of {(position, seed): result} by position and seed."""
-    lines = ["| Positions | Parameters |" + "".join(f" Seed {s} |" for s in FLAGS.seeds)]
-    lines = [f"{lines[0]} Mean ± std |", "| --- |" + " ---: |" * (len(FLAGS.seeds) + 2)]
+    seeds = " | ".join(f"Seed {seed}" for seed in FLAGS.seeds)
+    lines = [f"| Positions | Parameters | {seeds} | Mean |"]
+    lines.append("| --- |" + " ---: |" * (len(FLAGS.seeds) + 2))
     for position in FLAGS.positions:
         runs = [results[position, seed] for seed in FLAGS.seeds]
         losses = [run["loss"] for run in runs]
-        spread = f" ± {statistics.stdev(losses):.4f}" if len(losses) > 1 else ""
-        cells = "".join(f" {loss:.4f} |" for loss in losses)
-        mean = f"{statistics.fmean(losses):.4f}{spread}"
-        lines.append(f"| {position} | {runs[0]['parameters']:,} |{cells} {mean} |")
+        cells = " | ".join(f"{loss:.4f}" for loss in [*losses, statistics.fmean(losses)])
+        lines.append(f"| {position} | {runs[0]['parameters']:,} | {cells} |")
     return "\n".join(lines)
 
 
 def main(argv):
     unknown = ", ".join(set(FLAGS.positions) - set(POSITIONS))
     if unknown or len(argv) > 1:
-        raise app.UsageError(
-            f"--positions must be among {','.join(POSITIONS)}, got {unknown or argv[1]}."
-        )
+        names = ",".join(POSITIONS)
+        raise app.UsageError(f"--positions must be among {names}, got {unknown or argv[1]}.")
     folder, results = Path(FLAGS.output_dir), {}
     folder.mkdir(parents=True, exist_ok=True)
     chorales, unused = read_chorales(folder / "chorales.json")
-    used = len(chorales)
-    print(f"Scores: {used + sum(map(len, unused.values()))}, used: {used}")
-    for reason, names in sorted(unused.items(), key=lambda item: -len(item[1])):
-        print(f"Not used: {len(names)} ({reason})")
+    print(f"Scores: {len(chorales) + sum(map(len, unused.values()))}")
+    for reason, names in unused.items():
+        print(f"Not used, {reason}: {len(names)}")
     validation = sum(map(is_validation, chorales))
-    print(f"Training: {used - validation} chorales. Validation: {validation} chorales.", flush=True)
+    print(f"Chorales for training: {len(chorales) - validation}, for validation: {validation}")
     for seed in FLAGS.seeds:
         for position in FLAGS.positions:
-            path = folder / f"{position}-seed={seed}.json"
+            path = folder / f"{position}-width={FLAGS.width}-steps={FLAGS.steps}-seed={seed}.json"
             if not path.is_file():
-                result = train(position, int(seed), chorales)
-                atomic_files.write_text(path, json.dumps(result))
+                atomic_files.write_text(path, json.dumps(train(position, int(seed), chorales)))
             result = results[position, seed] = json.loads(path.read_text())
-            if result["settings"] != _settings():
-                sys.exit(f"chorales: {path} has other settings. Choose another --output_dir.")
             print(f"{position}, seed {seed}: {result['loss']:.4f}", flush=True)
     print("\nValidation loss per id in nats\n" + format_table(results))
 
