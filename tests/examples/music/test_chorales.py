@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from absl import app
 from programs import loaded, start
 
 from examples.music import chorales
@@ -86,19 +85,13 @@ def test_program_trains_each_run_once(folder, capfd):
     assert lines[-4] == "| Positions | Parameters | Seed 1 | Mean |"
 
 
-@pytest.mark.parametrize("position", chorales.POSITIONS)
-def test_training_learns_with_all_positions(position, folder):
-    run(folder, f"--positions={position}", "--steps=40", "--seeds=2", "--width=32")
-    (path,) = folder.glob(f"{position}-*.json")
+def test_training_learns(folder):
+    run(folder, "--positions=relative", "--steps=80", "--seeds=2", "--width=32")
+    (path,) = folder.glob("relative-*.json")
     result = json.loads(path.read_text())
     # Fewer than the 16 keys that occur are likely.
     assert result["loss"] < np.log(16)
     assert result["parameters"] > 2 * 12 * 32**2
-
-
-def test_unknown_positions(folder):
-    with pytest.raises(app.UsageError, match="among sinusoidal,relative,relative_v2, got learned"):
-        run(folder, "--positions=learned")
 
 
 def test_format_table_of_results():
