@@ -29,8 +29,8 @@ def test_parse_score_of_the_corpus():
     music21 = pytest.importorskip("music21")
     path = music21.common.getCorpusFilePath() / "bach/bwv269.mxl"
     ids = np.array(chorales.parse_score(path)).reshape(-1, 4)
-    # The first chord is G4, D4, B3, G3, a quarter note; the bass then rises to G2's octave.
-    assert ids[:4].tolist() == [[67 - 33, 62 - 33, 59 - 33, 55 - 33]] * 4
+    # The upbeat is a quarter note: G4, D4, B3, G2.
+    assert ids[:4].tolist() == [[67 - 33, 62 - 33, 59 - 33, 43 - 33]] * 4
     assert ids.min() >= chorales.REST and ids.max() < chorales.VOCAB_SIZE
 
 
