@@ -20,6 +20,7 @@ class ModelCase:
     keeps Adam's slots in the checkpoint. `averaged` selects t2t's average of the last three
     checkpoints. A `language_model` has no inputs. `decoded`: whether decoding is recorded.
     `num_used_ids`: texts contain only ids below. Default: the size of the vocabulary.
+    `source_vocab_size`: size of the vocabulary of the inputs. Default: `vocab_size`.
     """
 
     name: str
@@ -34,6 +35,7 @@ class ModelCase:
     language_model: bool = False
     decoded: bool = True
     num_used_ids: int | None = None
+    source_vocab_size: int | None = None
 
     @property
     def features(self):
@@ -100,6 +102,15 @@ TRANSLATION_MODELS = (
         {"max_relative_position": 2},
         slots=True,
         averaged=True,
+    ),
+    # tensor2tensor does not share the tables of unlike vocabularies.
+    ModelCase(
+        "relative_two_vocabularies",
+        RELATIVE,
+        37,
+        11,
+        {"max_relative_position": 3},
+        source_vocab_size=45,
     ),
 )
 

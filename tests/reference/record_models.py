@@ -56,9 +56,9 @@ def translations(case, rng, lengths):
     table = np.random.default_rng(case.seed).permutation(np.arange(2, case.vocab_size))
     pairs = []
     for length in lengths:
-        source = rng.integers(2, case.vocab_size, size=length)
+        source = rng.integers(2, case.source_vocab_size or case.vocab_size, size=length)
         copies = rng.choice([0, 1, 2], p=[0.1, 0.8, 0.1], size=length)
-        pairs.append((source, np.repeat(table[source - 2], copies)))
+        pairs.append((source, np.repeat(table[(source - 2) % len(table)], copies)))
     return tuple(pad([side + [EOS_ID] for side in map(list, sides)]) for sides in zip(*pairs))
 
 
@@ -164,6 +164,7 @@ def describe(case, checkpoint):
         "hparams_set": case.hparams_set,
         "overrides": case.hparams,
         "vocab_size": case.vocab_size,
+        "source_vocab_size": case.source_vocab_size,
         "target_space_id": case.target_space_id,
         "training_steps": case.steps,
         "beam_size": BEAM_SIZE,

@@ -60,6 +60,7 @@ class RecordedModel:
             settings["vocab_size"],
             settings["target_space_id"],
             language_model=self.is_language_model,
+            source_vocab_size=settings.get("source_vocab_size"),
         )
 
     @property

@@ -41,7 +41,8 @@ def hparams_of(case):
 
 def build(case, mode):
     hparams = hparams_of(case)
-    problem = problem_hparams.test_problem_hparams(case.vocab_size, case.vocab_size, hparams)
+    source_size = case.source_vocab_size or case.vocab_size
+    problem = problem_hparams.test_problem_hparams(source_size, case.vocab_size, hparams)
     problem.target_space_id = case.target_space_id
     problem.stop_at_eos = int(True)  # as in all text-to-text problems of t2t
     if case.language_model:
