@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # The environment and its extras. CI tests everything in one: `.ci/run` passes both variables.
 VENV := .venv
-EXTRAS := docs,lint,test
+EXTRAS := docs,lint,music,test
 RUN := $(VENV)/bin/python
 # The environment of test-backends: JAX and PyTorch in addition to TensorFlow.
 BACKENDS_VENV := .venv-backends

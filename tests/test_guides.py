@@ -29,6 +29,8 @@ PAGES = [
     *(ROOT / "docs" / name for name in ("index.md", "get_started.md", "how_it_works/dispatch.md")),
     *sorted((ROOT / "docs/guides").glob("*.md")),
 ]
+# Packages that a page needs in addition to the extra `test`.
+REQUIRED = {"music": ("mido", "music21")}
 BLOCK = re.compile(
     r"(?:^<!-- (?P<option>not run|tolerance|output varies): (?P<value>.*?) -->\n+)?"
     r"^```(?P<language>\w+)\n(?P<code>.*?)^```$",
@@ -100,6 +102,8 @@ def _parameter(page):
 
 @pytest.mark.parametrize("page", [*map(_parameter, PAGES)], ids=lambda page: page.stem)
 def test_code_of_page_prints_the_documented_output(page, tmp_path):
+    for package in REQUIRED.get(page.stem, ()):
+        pytest.importorskip(package)
     paths = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PATH": os.pathsep.join(paths)}
     run = subprocess.run(

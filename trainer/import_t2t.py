@@ -27,6 +27,7 @@ _TRAINING_SETTINGS = {
 }
 
 _RELATIVE_V2_TABLE = "_relative_v2/key_relative_embeddings"
+_SOURCE_TABLE = re.compile(r"symbol_modality_(\d+)_\d+/input_emb/weights_0$")
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
@@ -191,6 +192,12 @@ def import_checkpoint(
         )
     arrays = read_checkpoint(prefix)
     config, kind = _architecture(values, arrays, size, target_space_id, language_model)
+    if tokenizer is not None and config.source_vocab_size is not None:
+        raise ValueError(
+            "Expected a model with one vocabulary for --vocab. Received: a checkpoint with "
+            f"{config.source_vocab_size} ids of the source, and a vocabulary of {size} ids. Import "
+            "it without a vocabulary: --vocab_size with the number of ids of the target."
+        )
     keras.utils.set_random_seed(0)
     model = Transformer(config) if kind == TRANSLATION else CausalLM(config=config)
     load_t2t_weights(model, arrays, values["symbol_modality_num_shards"])
@@ -220,8 +227,13 @@ def _architecture(hparams, arrays, vocab_size, target_space_id, language_model):
         if (table := next(tables, None)) is not None:
             hparams["max_relative_position"] = length = table.shape[-2]
             print(f"max_relative_position = {length} (the length of the checkpoint's tables)")
+    source_sizes = (int(match[1]) for match in map(_SOURCE_TABLE.search, arrays) if match)
     config = config_from_hparams(
-        hparams, vocab_size, target_space_id, language_model=language_model
+        hparams,
+        vocab_size,
+        target_space_id,
+        language_model=language_model,
+        source_vocab_size=next(source_sizes, None),
     )
     return config, LANGUAGE_MODEL if language_model else TRANSLATION
 

@@ -16,7 +16,8 @@ def load_t2t_weights(model, arrays, num_shards=16):
         arrays: a dict that maps variable names to arrays. The global step and optimizer slots
             are ignored. Names with doubled scopes
             (`transformer/parallel_0_4/transformer/transformer/body/…`) are treated as the same
-            names without the doubled scope.
+            names without the doubled scope. Arrays of dtype bfloat16 are decoded by
+            `decode_eighth_power`.
         num_shards: t2t's `symbol_modality_num_shards`. Default: 16.
 
     Raises:
@@ -37,7 +38,7 @@ def load_t2t_weights(model, arrays, num_shards=16):
     True
     """
     _check_has_t2t_variables(model)
-    arrays = {name: np.asarray(array) for name, array in canonical_weights(arrays).items()}
+    arrays = {name: _decoded(array) for name, array in canonical_weights(arrays).items()}
     check_shapes(
         {name: array.shape for name, array in arrays.items()}, expected_shapes(model, num_shards)
     )
@@ -86,6 +87,37 @@ def t2t_weights(model, num_shards=16):
         for i, shard in enumerate(np.split(_numpy(variable), ends[:-1])):
             arrays[f"{scope}/weights_{i}"] = shard
     return arrays
+
+
+def decode_eighth_power(array):
+    """Returns the weights that tensor2tensor stores as eighth powers with weight_dtype=bfloat16.
+
+    Of each weight w, such a checkpoint contains `sign(w) * (128 * abs(w)) ** 8` in bfloat16.
+
+    Args:
+        array: the stored numbers. They are computed with in float32.
+
+    Returns:
+        A float32 array.
+
+    Example:
+    >>> import numpy as np
+    >>> from t2t_relpos.t2t import decode_eighth_power
+    >>> decode_eighth_power(np.array([0.0, 1.0, -256.0])).tolist()
+    [0.0, 0.0078125, -0.015625]
+
+    Reference: t2t `quantization.EighthPowerEncoding`.
+    """
+    array = np.asarray(array).astype("float32")
+    # As in tensor2tensor, three square roots, for the same rounding errors.
+    return np.sign(array) * (np.sqrt(np.sqrt(np.sqrt(np.abs(array)))) / np.float32(128))
+
+
+def _decoded(array):
+    """Returns an array, decoded if tensor2tensor has encoded it."""
+    array = np.asarray(array)
+    # tensor2tensor stores bfloat16 only with this encoding.
+    return decode_eighth_power(array) if array.dtype.name == "bfloat16" else array
 
 
 def _numpy(variable):

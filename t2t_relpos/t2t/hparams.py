@@ -13,6 +13,8 @@ _ATTENTIONS = {
 }
 _ADDED = {"timing": "sinusoidal", "emb": "learned", None: ""}
 _NUMBER_OR_NONE = ("learning_rate_minimum",)
+# With bfloat16, variables are encoded (see `decode_eighth_power`).
+_WEIGHT_DTYPES = ("float32", "bfloat16")
 _NORMALIZE_FIRST = {("n", "da"): True, ("none", "dan"): False}
 
 
@@ -205,7 +207,11 @@ def _check_supported(hparams, language_model):
         for key, only in required.items()
         if hparams.get(key) != only
     ]
-    for key, known in (("self_attention_type", _ATTENTIONS), ("pos", _ADDED)):
+    for key, known in (
+        ("self_attention_type", _ATTENTIONS),
+        ("pos", _ADDED),
+        ("weight_dtype", _WEIGHT_DTYPES),
+    ):
         value = _pos(hparams) if key == "pos" else hparams[key]
         if value not in known:
             messages.append(_unsupported(key, value, known))

@@ -11,6 +11,18 @@ from programs import start
         ("causal_lm", [], SystemExit, "examples.causal_lm: Expected the path of a text file."),
         ("jax_translation", [], SystemExit, "jax_translation: Expected two text files"),
         (
+            "music.chorales",
+            ["--positions=learned"],
+            app.UsageError,
+            "--positions must be among sinusoidal,relative,relative_v2, got learned.",
+        ),
+        (
+            "music.sample",
+            ["--checkpoint=x", "--output=y.mid", "--primer=/missing/x.mid"],
+            SystemExit,
+            "music.sample: ",
+        ),
+        (
             "paper_tables.__main__",
             [],
             SystemExit,

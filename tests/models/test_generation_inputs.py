@@ -88,6 +88,13 @@ def test_generate_makes_one_search_for_similar_lengths(model):
     np.testing.assert_array_equal(outputs, expected)
 
 
+def test_generate_without_xla_accepts_another_batch_size(model):
+    # TensorFlow traces the second search with an unknown batch size.
+    expected = model.generate(SOURCE, "greedy", max_length=13, jit_compile=False)
+    outputs = model.generate(SOURCE[:1], "greedy", max_length=13, jit_compile=False)
+    np.testing.assert_array_equal(outputs, expected[:1])
+
+
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_generate_with_learned_positions_checks_and_caps_lengths(dtype):
     float32_model = random_transformer(0.5, vocab_size=11, position="learned", max_length=12)

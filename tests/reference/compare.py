@@ -30,9 +30,22 @@ DECODING = (
     "ids, single vs. batch",
     "scores, single vs. batch",
 )
-FORWARD = tuple(name for name in compare_models.LIMITS if name not in DECODING)
+CONTINUATIONS = (
+    "beam ids",
+    "beam scores",
+    "greedy ids",
+    "ids, cached vs. uncached",
+    "scores, cached vs. uncached",
+)
+FORWARD = tuple(name for name in compare_models.LIMITS if name not in (*DECODING, *CONTINUATIONS))
 FAMILIES = (*compare_attention.FAMILIES, *compare_layers.FAMILIES)
-COUNTED = ("beam ids", "greedy ids", "ids, single vs. batch", "weights that differ")
+COUNTED = (
+    "beam ids",
+    "greedy ids",
+    "ids, single vs. batch",
+    "ids, cached vs. uncached",
+    "weights that differ",
+)
 
 
 def table(head, rows):
@@ -56,9 +69,13 @@ def model_table(measurements, quantities):
     limits = [text.replace("0e+00", "0") for text in limits]
     rows = [
         [f"`{case}`", *(cell(found.get((case, quantity))) for quantity in quantities)]
-        for case in sorted({m.case for m in measurements})
+        for case in sorted({m.case for m in measurements if m.quantity in quantities})
     ]
     return table(["model", *quantities], [limits, *rows])
+
+
+def is_language_model(measurement):
+    return compare_models.recorded_model(measurement.case).is_language_model
 
 
 def attention_rows(measured):
@@ -101,7 +118,8 @@ def main():
     page = template.substitute(
         versions=", ".join(versions),
         forward=model_table(models, FORWARD),
-        decoding=model_table(models, DECODING),
+        decoding=model_table([m for m in models if not is_language_model(m)], DECODING),
+        continuations=model_table([m for m in models if is_language_model(m)], CONTINUATIONS),
         attention=table(head, attention_rows(attention)),
         subwords=table(
             ["vocabulary", "size", "strings encoded differently", "ids decoded differently"],

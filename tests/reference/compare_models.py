@@ -1,12 +1,15 @@
-"""Compares this project's Transformer with recordings of tensor2tensor's (models/)."""
+"""Compares this project's models with recordings of tensor2tensor's (models/)."""
+
+import copy
 
 import keras
 import numpy as np
 import tensorflow as tf
 from gradients import output_and_gradients, with_values
 from measurement import Measurement, relative_error
-from recorded_model import NAMES, recorded_model
+from recorded_model import NAMES, WithoutCache, recorded_model
 
+from t2t_relpos.decoding import BeamSampler
 from t2t_relpos.t2t import t2t_weights
 from t2t_relpos.t2t.weight_names import embedding_names, t2t_names
 from trainer.training.label_smoothed_cross_entropy import label_smoothed_cross_entropy
@@ -29,6 +32,8 @@ LIMITS = {
     "weights that differ": 0,
     "ids, single vs. batch": 0,
     "scores, single vs. batch": 1e-4,
+    "ids, cached vs. uncached": 0,
+    "scores, cached vs. uncached": 1e-4,
 }
 
 
@@ -38,6 +43,8 @@ def measured(case, quantity, error, count):
 
 def logits_of(case, record):
     """Returns the logits of the recorded batch."""
+    if case.is_language_model:
+        return case.model(record["targets"], training=True)
     batch = {name: record[name] for name in ("inputs", "targets")}
     return case.model(batch, training=True)
 
@@ -107,6 +114,10 @@ def compare_gradients(case):
 def searches(case, kind):
     """Yields (key in decoded.npz, inputs, maximum steps) of every recorded search of a kind."""
     inputs, settings = case.recorded("decoded")["inputs"], case.settings
+    if case.is_language_model:
+        for extra in settings["continuations"]:
+            yield f"{kind}_0_{extra}", inputs[:1, :0], extra
+        return
     for extra in settings["extra_steps"]:
         yield f"{kind}_{extra}", inputs, inputs.shape[1] + extra
     for row, source in enumerate(inputs):
@@ -115,8 +126,13 @@ def searches(case, kind):
 
 
 def compare_beams(case):
-    """Yields measurements of t2t-exact beam search that returns one result or all beams."""
+    """Yields measurements of t2t-exact beam search that returns one result or all beams.
+
+    Beams of language models have no prompt. Those with relative_v2 have no recorded beams.
+    """
     record = case.recorded("decoded")
+    if not any(key.startswith("beam") for key in record):
+        return
     different, sentences, errors = 0, 0, []
     for kind in ("best", "beam"):
         for key, inputs, max_length in searches(case, kind):
@@ -150,6 +166,9 @@ def compare_greedy(case):
 
     tensor2tensor returns scores only for models without relative positions.
     """
+    if case.is_language_model:
+        yield from compare_continuations(case)
+        return
     record = case.recorded("decoded")
     different, sentences, errors = 0, 0, []
     for key, inputs, max_length in searches(case, "greedy"):
@@ -165,8 +184,60 @@ def compare_greedy(case):
         yield measured(case, "greedy scores", max(errors), sentences)
 
 
+def prompts_of(case):
+    """Yields (key in decoded.npz, prompts, number of steps) of each recorded continuation."""
+    prompts, settings = case.recorded("decoded")["inputs"], case.settings
+    for extra in settings["continuations"]:
+        for length in settings["prompt_lengths"]:
+            yield f"greedy_{length}_{extra}", prompts[:, :length], extra
+    for row in range(len(prompts)):
+        prompt = prompts[row : row + 1, : row + 1]
+        yield f"greedy_alone_{row}", prompt, max(settings["continuations"])
+
+
+def generate(model, prompts, sampler, max_length):
+    # Compiling for each shape with XLA would take longer than all searches.
+    jit_compile = keras.backend.backend() == "jax"
+    return model.generate(prompts, sampler, max_length=max_length, jit_compile=jit_compile)
+
+
+def compare_continuations(case):
+    """Yields measurements of the continuations of prompts that `generate` finds greedily."""
+    record, different, prompts = case.recorded("decoded"), 0, 0
+    for key, prompt, extra in prompts_of(case):
+        length = prompt.shape[1]
+        ids = generate(case.model, prompt, "greedy", length + extra)
+        # tensor2tensor's outputs do not contain the prompt.
+        kept = (ids[:, :length] == prompt).all(-1)
+        expected = until_eos(record[f"{key}_ids"])
+        expected = np.pad(expected, [(0, 0), (0, extra - expected.shape[-1])])
+        different += (~kept | (ids[:, length:] != expected).any(-1)).sum()
+        prompts += len(prompt)
+    yield measured(case, "greedy ids", different, prompts)
+
+
+def compare_caches(case):
+    """Yields differences between beam search with caches and with the whole model in each step."""
+    if not case.is_language_model:
+        return
+    uncached = copy.copy(case)
+    uncached.model = WithoutCache(case.model)
+    settings, prompts = case.settings, case.recorded("decoded")["inputs"]
+    beams, max_length = settings["beam_size"], prompts.shape[1] + max(settings["continuations"])
+    sampler = BeamSampler(num_beams=beams, alpha=settings["alpha"], num_results=beams)
+    ids, scores = case.search(prompts, max_length, "continuations")
+    expected, expected_scores = uncached.search(prompts, max_length, "continuations")
+    generated = generate(case.model, prompts, sampler, max_length)
+    different = ((ids != expected) | (generated != expected)).any(-1)
+    yield measured(case, "ids, cached vs. uncached", different.sum(), different.size)
+    error = np.abs(scores - expected_scores).max()
+    yield measured(case, "scores, cached vs. uncached", error, scores.size)
+
+
 def compare_batches(case):
     """Yields differences between default beam search in a batch of one and in a larger batch."""
+    if case.is_language_model:
+        return
     inputs, settings = case.recorded("decoded")["inputs"], case.settings
     different, errors = 0, []
     for extra in (settings["extra_steps_alone"], max(settings["extra_steps"])):
@@ -184,26 +255,22 @@ def compare_batches(case):
 
 def compare_weights(case):
     """Yields the number of exported weights that differ from the checkpoint in any bit."""
-    exported = t2t_weights(case.model)
+    exported = t2t_weights(case.model, case.num_shards)
+    expected = case.weights()
     different = sum(
-        array.dtype != case.arrays[name].dtype or array.tobytes() != case.arrays[name].tobytes()
+        array.dtype != expected[name].dtype or array.tobytes() != expected[name].tobytes()
         for name, array in exported.items()
     )
     yield measured(case, "weights that differ", different, len(exported))
 
 
-COMPARISONS = (
-    compare_forward,
-    compare_gradients,
-    compare_beams,
-    compare_greedy,
-    compare_batches,
-    compare_weights,
-)
+COMPARISONS = (compare_forward, compare_gradients, compare_weights)
+SEARCHES = (compare_beams, compare_greedy, compare_batches, compare_caches)
 
 
 def measurements():
     """Yields all measurements of all recorded models."""
     for name in NAMES:
-        for compare in COMPARISONS:
-            yield from compare(recorded_model(name))
+        case = recorded_model(name)
+        for compare in (*COMPARISONS, *(SEARCHES if case.is_decoded else ())):
+            yield from compare(case)

@@ -18,7 +18,8 @@ class ModelCase:
 
     The number of steps is small, so that the model is uncertain and its beams differ. `slots`
     keeps Adam's slots in the checkpoint. `averaged` selects t2t's average of the last three
-    checkpoints.
+    checkpoints. A `language_model` has no inputs. `decoded`: whether decoding is recorded.
+    `num_used_ids`: texts contain only ids below. Default: the size of the vocabulary.
     """
 
     name: str
@@ -30,6 +31,14 @@ class ModelCase:
     steps: int = 300
     slots: bool = False
     averaged: bool = False
+    language_model: bool = False
+    decoded: bool = True
+    num_used_ids: int | None = None
+
+    @property
+    def features(self):
+        """The names of the model's features, first that which decoding starts from."""
+        return ("targets",) if self.language_model else ("inputs", "targets")
 
     @property
     def hparams(self):
@@ -38,7 +47,7 @@ class ModelCase:
 
 RELATIVE = "transformer_relative_tiny"
 
-CASES = (
+TRANSLATION_MODELS = (
     ModelCase("relative_short_k", RELATIVE, 37, 1, {"max_relative_position": 3}),
     ModelCase("relative_long_k", RELATIVE, 43, 2, {"max_relative_position": 37}),
     ModelCase(
@@ -93,3 +102,78 @@ CASES = (
         averaged=True,
     ),
 )
+
+# Small checkpoints, because there are many language models.
+TINY = {"hidden_size": 16, "filter_size": 24, "num_heads": 2}
+
+
+def language_model(name, hparams_set, vocab_size, seed, overrides, **settings):
+    shards_and_loss = {"symbol_modality_num_shards": 1, "label_smoothing": 0.1}
+    overrides = {**TINY, **shards_and_loss, **overrides}
+    return ModelCase(
+        name, hparams_set, vocab_size, seed, overrides, language_model=True, **settings
+    )
+
+
+def v2(name, vocab_size, seed, max_relative_position, **overrides):
+    """Returns a language model with relative_v2, by default with tables per head, of keys only."""
+    overrides |= {
+        "self_attention_type": "dot_product_relative_v2",
+        "max_relative_position": max_relative_position,
+    }
+    return language_model(f"language_v2_{name}", "transformer_tiny", vocab_size, seed, overrides)
+
+
+# No sequence that is trained or decoded has 50 ids.
+LANGUAGE_MODELS = (
+    language_model(
+        "language_sinusoidal", "transformer_tiny", 37, 21, {"symbol_modality_num_shards": 16}
+    ),
+    language_model(
+        "language_unshared",
+        "transformer_tiny",
+        41,
+        22,
+        {"shared_embedding_and_softmax_weights": False},
+    ),
+    language_model("language_v1", RELATIVE, 43, 25, {"max_relative_position": 3}),
+    v2("short_k", 37, 27, 3, pos=None, heads_share_relative_embedding=True),
+    v2("long_k", 43, 28, 50, add_relative_to_values=True),
+    v2(
+        "shared_values",
+        37,
+        29,
+        3,
+        heads_share_relative_embedding=True,
+        add_relative_to_values=True,
+        symbol_modality_num_shards=16,
+    ),
+    v2("learned", 41, 30, 5, pos="emb", max_length=61),
+    # Heads wider than the model: keys of 64 and values of 48 channels.
+    v2(
+        "wide_heads",
+        47,
+        31,
+        5,
+        add_relative_to_values=True,
+        attention_key_channels=128,
+        attention_value_channels=96,
+        pos=None,
+        shared_embedding_and_softmax_weights=False,
+    ),
+    # The shape of Magenta's unconditional_model_16.ckpt, except for its widths.
+    language_model(
+        "language_16_layers",
+        "transformer_tpu",
+        310,
+        33,
+        {"num_hidden_layers": 16, "hidden_size": 8, "filter_size": 16},
+        steps=600,
+        num_used_ids=30,
+    ),
+    language_model(
+        "language_bfloat16", "transformer_tpu", 37, 34, {"weight_dtype": "bfloat16"}, decoded=False
+    ),
+)
+
+CASES = (*TRANSLATION_MODELS, *LANGUAGE_MODELS)

@@ -26,10 +26,33 @@ BEAM_SIZE, ALPHA = 4, 0.6
 EXTRA_STEPS = (-7, 2, 17)
 EXTRA_STEPS_ALONE = 2
 EOS_ID = 1
+# For language models: lengths of prompts, and numbers of steps after the prompt.
+PROMPT_LENGTHS = (0, 1, 4)
+CONTINUATIONS = (3, 17)
+REPETITIONS = 3
 
 
 def toy_batch(case, rng, lengths):
-    """Returns a batch of pairs. Each source token is translated once, twice or not at all."""
+    """Returns a batch of the toy task, a dict of ids by feature."""
+    task = repeated_motifs if case.language_model else translations
+    return dict(zip(case.features, task(case, rng, lengths)))
+
+
+def repeated_motifs(case, rng, lengths):
+    """Yields the targets: each text is three times the same motif, shorter for some texts."""
+    end = case.num_used_ids or case.vocab_size
+    motifs = [rng.integers(2, end, size=1 + length // 3) for length in lengths]
+    yield pad([[*np.tile(motif, REPETITIONS), EOS_ID] for motif in motifs])
+
+
+def prompts(case, rng):
+    """Returns five prompts, two repetitions of a motif each, without EOS."""
+    end = case.num_used_ids or case.vocab_size
+    return np.tile(rng.integers(2, end, size=(5, 3)), 2).astype("int32")
+
+
+def translations(case, rng, lengths):
+    """Returns inputs and targets. Each source token is translated once, twice or not at all."""
     table = np.random.default_rng(case.seed).permutation(np.arange(2, case.vocab_size))
     pairs = []
     for length in lengths:
@@ -66,6 +89,11 @@ def make_checkpoint(case, folder):
 def decode_all(case, prefix, inputs):
     """Returns greedy and beam results.
 
+    Args:
+        case: a ModelCase.
+        prefix: prefix of the checkpoint's files.
+        inputs: source ids, or the prompts of a language model.
+
     Raises:
         ValueError: if a relative weight change of about 1e-6 changes an output.
     """
@@ -74,6 +102,9 @@ def decode_all(case, prefix, inputs):
         "best": {"beam_size": BEAM_SIZE, "top_beams": 1, "alpha": ALPHA},
         "beam": {"beam_size": BEAM_SIZE, "top_beams": BEAM_SIZE, "alpha": ALPHA},
     }
+    if not has_beam_search(case):
+        options = {"greedy": {}}
+    decode = continue_prompts if case.language_model else translate
     record = {}
     for name, arguments in options.items():
         decoder = t2t_transformer.Decoder(case, prefix, **arguments)
@@ -94,7 +125,25 @@ def decode_all(case, prefix, inputs):
     return record
 
 
-def decode(decoder, name, inputs):
+def has_beam_search(case):
+    """Returns whether the beam search of tensor2tensor runs. For relative_v2, it needs inputs."""
+    return case.hparams.get("self_attention_type") != "dot_product_relative_v2"
+
+
+def continue_prompts(decoder, name, prompts):
+    if name != "greedy":
+        # tensor2tensor confuses the prompts of a batch. Beams are comparable without prompt only.
+        for extra in CONTINUATIONS:
+            yield f"{name}_0_{extra}", *decoder(prompts[:1, :0], extra)
+        return
+    for length in PROMPT_LENGTHS:
+        for extra in CONTINUATIONS:
+            yield f"{name}_{length}_{extra}", *decoder(prompts[:, :length], extra)
+    for row in range(len(prompts)):
+        yield f"{name}_alone_{row}", *decoder(prompts[row : row + 1, : row + 1], max(CONTINUATIONS))
+
+
+def translate(decoder, name, inputs):
     for extra in EXTRA_STEPS:
         yield f"{name}_{extra}", *decoder(inputs, extra)
     # Decode each sentence in its own batch, without padding, so that its length sets the limit.
@@ -105,6 +154,10 @@ def decode(decoder, name, inputs):
 
 def describe(case, checkpoint):
     hparams = json.loads(t2t_transformer.hparams_of(case).to_json())
+    if case.language_model:
+        decoding = {"prompt_lengths": PROMPT_LENGTHS, "continuations": CONTINUATIONS}
+    else:
+        decoding = {"extra_steps": EXTRA_STEPS, "extra_steps_alone": EXTRA_STEPS_ALONE}
     return {
         "tensor2tensor": "1.15.7",
         "checkpoint": checkpoint,
@@ -115,9 +168,8 @@ def describe(case, checkpoint):
         "training_steps": case.steps,
         "beam_size": BEAM_SIZE,
         "alpha": ALPHA,
-        "extra_steps": EXTRA_STEPS,
-        "extra_steps_alone": EXTRA_STEPS_ALONE,
         "hparams": hparams,
+        **decoding,
     }
 
 
@@ -128,20 +180,22 @@ def record(case):
     checkpoint = make_checkpoint(case, folder)
     prefix = str(folder / checkpoint)
     rng = np.random.default_rng(1000 + case.seed)
-    inputs, targets = toy_batch(case, rng, (11, 3, 5, 8, 2))
-    forward, gradients = t2t_transformer.forward_and_gradients(case, prefix, inputs, targets)
-    np.savez_compressed(folder / "forward.npz", inputs=inputs, targets=targets, **forward)
+    batch = toy_batch(case, rng, (11, 3, 5, 8, 2))
+    forward, gradients = t2t_transformer.forward_and_gradients(case, prefix, batch)
+    np.savez_compressed(folder / "forward.npz", **batch, **forward)
     np.savez_compressed(folder / "gradients.npz", **gradients)
-    decoded = decode_all(case, prefix, inputs)
-    np.savez_compressed(folder / "decoded.npz", inputs=inputs, **decoded)
     (folder / "model.json").write_text(
         json.dumps(describe(case, checkpoint), indent=1, sort_keys=True) + "\n"
     )
-    print(
-        f"{case.name}: loss {forward['loss']:.3f}, best of the batch:\n{inputs}\n"
-        f"{decoded['best_17_ids']}\n{decoded['beam_17_scores']}",
-        flush=True,
-    )
+    print(f"{case.name}: loss {forward['loss']:.3f}", flush=True)
+    if case.hparams.get("weight_dtype") == "bfloat16":
+        np.savez_compressed(folder / "weights.npz", **t2t_transformer.decoded_weights(prefix))
+    if case.decoded:
+        inputs = prompts(case, rng) if case.language_model else batch["inputs"]
+        decoded = decode_all(case, prefix, inputs)
+        np.savez_compressed(folder / "decoded.npz", inputs=inputs, **decoded)
+        last = [key for key in decoded if key.endswith("_17_ids")][-1]
+        print(f"{inputs}\n{last}:\n{decoded[last]}", flush=True)
 
 
 def main():

@@ -25,7 +25,7 @@ sys.modules["tensor2tensor.models"] = models
 
 from tensor2tensor.data_generators import problem_hparams
 from tensor2tensor.models import transformer
-from tensor2tensor.utils import avg_checkpoints, registry
+from tensor2tensor.utils import adafactor, avg_checkpoints, quantization, registry
 
 ModeKeys = tf.estimator.ModeKeys
 SESSION = tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
@@ -44,38 +44,51 @@ def build(case, mode):
     problem = problem_hparams.test_problem_hparams(case.vocab_size, case.vocab_size, hparams)
     problem.target_space_id = case.target_space_id
     problem.stop_at_eos = int(True)  # as in all text-to-text problems of t2t
+    if case.language_model:
+        # has_inputs is False in t2t's problems without inputs, and leaves out both.
+        del problem.modality["inputs"], problem.vocab_size["inputs"]
     return transformer.Transformer(hparams, mode, problem)
 
 
-def placeholder():
-    return tf.placeholder(tf.int32, [None, None, 1, 1])
+def placeholders(names):
+    return {name: tf.placeholder(tf.int32, [None, None, 1, 1]) for name in names}
 
 
-def feed(placeholders, arrays):
-    return {key: array[..., None, None] for key, array in zip(placeholders, arrays)}
+def feed(features, batch):
+    return {features[name]: array[..., None, None] for name, array in batch.items()}
 
 
 def model_variables():
     return [v for v in tf.global_variables() if v.op.name.startswith("transformer/")]
 
 
+def optimizer(case):
+    hparams = hparams_of(case)
+    if hparams.weight_dtype == "bfloat16":
+        # It encodes the weights.
+        return adafactor.adafactor_optimizer_from_hparams(hparams, 0.01)
+    return tf.train.AdamOptimizer(3e-3, beta1=0.9, beta2=0.98, epsilon=1e-9)
+
+
 def train(case, batches, folder, save_at):
-    """Trains on `batches` and saves after the steps in `save_at`. Returns checkpoint prefixes."""
+    """Trains on `batches` and saves after the steps in `save_at`. Returns checkpoint prefixes.
+
+    A batch is a dict of "targets" and, for a translation model, "inputs".
+    """
     prefixes = []
     with tf.Graph().as_default(), tf.Session(config=SESSION) as session:
         tf.set_random_seed(case.seed)
-        pair = placeholder(), placeholder()
-        _, losses = build(case, ModeKeys.TRAIN)(dict(zip(("inputs", "targets"), pair)))
+        features = placeholders(case.features)
+        _, losses = build(case, ModeKeys.TRAIN)(dict(features))
         step = tf.train.get_or_create_global_step()
         # tensor2tensor's optimizer creates its slots in this scope.
         with tf.variable_scope("training"):
-            adam = tf.train.AdamOptimizer(3e-3, beta1=0.9, beta2=0.98, epsilon=1e-9)
-            update = adam.minimize(losses["training"], global_step=step)
+            update = optimizer(case).minimize(losses["training"], global_step=step)
         kept = tf.global_variables() if case.slots else [*model_variables(), step]
         saver = tf.train.Saver(kept, max_to_keep=None)
         session.run(tf.global_variables_initializer())
         for number, batch in enumerate(batches, start=1):
-            session.run(update, feed(pair, batch))
+            session.run(update, feed(features, batch))
             if number in save_at:
                 prefixes.append(
                     saver.save(
@@ -104,13 +117,22 @@ def restore(session, prefix):
     tf.train.Saver(model_variables()).restore(session, prefix)
 
 
-def forward_and_gradients(case, prefix, inputs, targets):
+def decoded_weights(prefix):
+    """Returns the values of the weights of a checkpoint with weight_dtype=bfloat16, by name."""
+    reader = tf.train.load_checkpoint(prefix)
+    names = [n for n in reader.get_variable_to_shape_map() if n.startswith("transformer/")]
+    encoding = quantization.EighthPowerEncoding()
+    with tf.Graph().as_default(), tf.Session(config=SESSION) as session:
+        return session.run({name: encoding.decode(reader.get_tensor(name)) for name in names})
+
+
+def forward_and_gradients(case, prefix, batch):
     """Returns logits and losses with and without label smoothing, and gradients by name."""
     results = {}
     for mode in (ModeKeys.TRAIN, ModeKeys.EVAL):
         with tf.Graph().as_default(), tf.Session(config=SESSION) as session:
-            pair = placeholder(), placeholder()
-            logits, losses = build(case, mode)(dict(zip(("inputs", "targets"), pair)))
+            features = placeholders(case.features)
+            logits, losses = build(case, mode)(dict(features))
             restore(session, prefix)
             variables = tf.trainable_variables()
             gradients = [
@@ -118,7 +140,7 @@ def forward_and_gradients(case, prefix, inputs, targets):
                 for gradient in tf.gradients(losses["training"], variables)
             ]
             results[mode] = session.run(
-                [logits, losses["training"], gradients], feed(pair, (inputs, targets))
+                [logits, losses["training"], gradients], feed(features, batch)
             )
             names = [variable.op.name for variable in variables]
     logits, loss, gradients = results[ModeKeys.TRAIN]
@@ -134,9 +156,12 @@ class Decoder:
     def __init__(self, case, prefix, **options):
         self._graph = tf.Graph()
         with self._graph.as_default():
-            self._inputs, self._extra = placeholder(), tf.placeholder(tf.int32, [])
+            # A language model continues its targets.
+            features = placeholders(case.features[:1])
+            (self._inputs,) = features.values()
+            self._extra = tf.placeholder(tf.int32, [])
             self._results = build(case, ModeKeys.PREDICT).infer(
-                {"inputs": self._inputs}, decode_length=self._extra, **options
+                dict(features), decode_length=self._extra, **options
             )
             self._session = tf.Session(config=SESSION)
             restore(self._session, prefix)

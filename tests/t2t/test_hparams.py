@@ -15,11 +15,9 @@ MIXTURE = CONVOLUTIONS = {"ffn_layer"}
 MEMORY = {"memory_type", "split_targets_chunk_length"}
 AREA = {"area_key_mode", "area_value_mode", "max_area_width", "num_area_layers"}
 REFUSED = {
-    "lmx_h3k_f12k": {"weight_dtype"},
-    "lmx_h4k_f16k": {"weight_dtype"},
     "lmx_moe": MIXTURE,
-    "lmx_moe_h1k_f4k_x32": MIXTURE | {"weight_dtype"},
-    "lmx_moe_h1k_f8k_x16": MIXTURE | {"weight_dtype"},
+    "lmx_moe_h1k_f4k_x32": MIXTURE,
+    "lmx_moe_h1k_f8k_x16": MIXTURE,
     "transformer_base_vq1_16_nb1_packed_dan_b01_scales": MIXTURE,
     "transformer_base_vq1_16_nb1_packed_nda_b01_scales": MIXTURE,
     "transformer_base_vq1_16_nb1_packed_nda_b01_scales_dialog": MIXTURE,
@@ -45,7 +43,6 @@ REFUSED = {
     "transformer_tall_finetune_uniencdec": {"unidirectional_encoder"},
     "transformer_tall_train_uniencdec": {"unidirectional_encoder"},
     "transformer_topk_16_packed": MIXTURE,
-    "transformer_tpu_1b": {"weight_dtype"},
     "transformer_tpu_with_conv": CONVOLUTIONS,
     "transformer_wikitext103_l16k_memory_v0": MEMORY,
     "transformer_wikitext103_l4k_memory_v0": MEMORY,
@@ -272,6 +269,7 @@ def test_config_from_hparams_ignores_hparams_of_other_attention_types(hparams_se
 @pytest.mark.parametrize(
     "overrides, message",
     [
+        ("weight_dtype=float16", "Expected weight_dtype to be 'float32' or 'bfloat16'"),
         ("norm_type=batch", "Expected norm_type to be 'layer'.*Received: 'batch'"),
         (
             "attention_key_channels=65",

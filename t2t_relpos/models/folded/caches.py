@@ -233,8 +233,9 @@ class FixedStep(CachedStep):
     def attend(self, number, query, key, value):
         tables, beam_size = self._tables[number], self._caches.beam_size
         steps = self._bias.shape[-1] // beam_size
-        sizes = ops.shape(query)[:3]
-        shapes = {"key_table": (*sizes, steps), "value_table": (*sizes, value.shape[-1])}
+        # TensorFlow relaxes the batch size when it traces a search for another batch.
+        rows = ops.shape(query)[:3]
+        shapes = {"key_table": (*rows, steps), "value_table": (*rows, value.shape[-1])}
         return attend(query, key, value, self._bias, tables, shapes, keys_per_row=beam_size)
 
     def finish(self, sentences):

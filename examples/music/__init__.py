@@ -1,0 +1,1 @@
+"""Piano performances and Bach chorales. See docs/guides/music.md."""
