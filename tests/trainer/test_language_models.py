@@ -24,6 +24,7 @@ from trainer.config import RunConfig
 from trainer.import_t2t import write_checkpoint
 from trainer.model_dir import ModelDirectory
 
+RECORDED = Path(__file__).parents[1] / "reference/models"
 SMALL = "hidden_size=24,filter_size=40,num_heads=4,num_hidden_layers=2"
 V2 = f"{SMALL},max_relative_position=5"
 SUBTOKENS = ["<pad>_", "<EOS>_", "the_", "dog_", "runs_"]
@@ -93,6 +94,19 @@ def test_import_of_a_model_without_inputs(case, tmp_path, capsys):
     assert directory.read_run()["t2t_hparams"]["num_heads"] == 4
 
 
+@pytest.mark.parametrize("name", ["16_layers", "bfloat16", "v2_long_k"])
+def test_logits_equal_tensor2tensor(name, tmp_path):
+    folder = RECORDED / f"language_{name}"
+    case = json.loads((folder / "model.json").read_text())
+    hparams = ",".join(f"{key}={value}" for key, value in case["overrides"].items())
+    flags = {"checkpoint": folder, "hparams_set": case["hparams_set"], "hparams": hparams}
+    run(**flags, vocab_size=case["vocab_size"], model_dir=tmp_path / "model")
+    model = ModelDirectory.open(tmp_path / "model", "language_model").load_model()
+    forward = np.load(folder / "forward.npz")
+    atol = 1e-5 * np.abs(forward["logits"]).max()
+    np.testing.assert_allclose(model(forward["targets"]), forward["logits"], atol=atol)
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -102,7 +116,7 @@ def test_import_of_a_model_without_inputs(case, tmp_path, capsys):
             "Received: one without encoder. Leave language_model out.",
         ),
         ({"hparams": f"{SMALL},max_relative_position=4"}, r"[\s\S]*wrong shape: .*relative_v2"),
-        ({"hparams": f"{V2},weight_dtype=bfloat16"}, "Expected weight_dtype to be 'float32'"),
+        ({"hparams": f"{V2},weight_dtype=float16"}, "Expected weight_dtype to be 'float32'"),
         ({"hparams": f"{V2},factored_logits=true"}, "Expected factored_logits to be False"),
         ({"vocab_size": 36}, r"[\s\S]*symbol_modality_36_24/softmax.*check the vocabulary"),
         ({"hparams_set": "transformer_tpu"}, r"[\s\S]*unexpected: .*relative_v2/key_relative"),
@@ -116,8 +130,11 @@ def test_mismatched_checkpoints_raise(flags, message, tmp_path):
 
 
 def test_language_model_flag_rejects_an_encoder(tmp_path):
-    folder = Path(__file__).parents[1] / "reference/models/relative_short_k"
-    flags = {"checkpoint": folder, "vocab_size": 37, "hparams": f"{SMALL},max_relative_position=3"}
+    flags = {
+        "checkpoint": RECORDED / "relative_short_k",
+        "vocab_size": 37,
+        "hparams": f"{SMALL},max_relative_position=3",
+    }
     flags |= {"hparams_set": "transformer_relative_tiny", "model_dir": tmp_path / "model"}
     run.fails("Expected a checkpoint of a model without encoder", "--language_model", **flags)
 
