@@ -25,7 +25,7 @@ from t2t_relpos.models.transformer import (
 )
 
 # The arguments that a config replaces, with their defaults.
-_SETTINGS = {
+_DEFAULTS = {
     "vocab_size": None,
     "num_layers": None,
     "hidden_dim": None,
@@ -45,18 +45,18 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
     `ids[:, t]`. For training, pass the same ids as inputs and labels.
 
     Args:
-        vocab_size: V.
+        vocab_size: V, number of ids.
         num_layers: number of decoder blocks.
         hidden_dim: D.
         intermediate_dim: width of the feed-forward networks.
-        num_heads: N. Must divide D.
+        num_heads: N, number of heads. Must divide D.
         max_relative_position: clipping distance K.
-        dropout: rate of all dropouts. Default: 0.0.
+        dropout: rate of the dropouts of embeddings, sublayers and attention weights. Default: 0.0.
         share_heads: whether the heads of a layer share relative tables. Default: True.
-        config: instead of all of these, a `TransformerConfig`. It allows other positions, post-norm
-            and separate tables of embeddings and logits. The model has `num_decoder_layers` blocks,
-            whose attentions have no biases, as in tensor2tensor. The settings of an encoder have no
-            effect.
+        config: a `TransformerConfig`, instead of the arguments above. It allows other positions,
+            post-norm, and separate tables of embeddings and logits. The model has
+            `num_decoder_layers` blocks and ignores the settings of an encoder. Its attention
+            projections have no biases, as in tensor2tensor. Default: None.
         **kwargs: `name`, `dtype` of `keras.Model`.
 
     Call arguments:
@@ -93,7 +93,7 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
     >>> CausalLM(config=config).generate(ids[:, :0], sampler="greedy", max_length=6).shape
     (2, 6)
 
-    Reference: t2t `Transformer` without inputs, for a config.
+    Reference: t2t `Transformer` without inputs, with `config`.
     """
 
     _continues_source = True
@@ -234,7 +234,7 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
         Args:
             source: int ids `[B, S]`, the prompts.
             max_length: number of steps, an int or a scalar tensor.
-            num_hypotheses: hypotheses per sentence, an int or a scalar tensor.
+            num_hypotheses: hypotheses per prompt, an int or a scalar tensor.
             growing: as in `Transformer.start_search`. Default: True.
         """
         if can_fold(self, self.blocks):
@@ -295,7 +295,7 @@ def _check_config(config, settings):
             "TransformerConfig.from_preset('tiny', vocab_size=8000). "
             f"Received: {config!r}"
         )
-    given = [name for name, value in settings.items() if value != _SETTINGS[name]]
+    given = [name for name, value in settings.items() if value != _DEFAULTS[name]]
     if given:
         raise ValueError(
             f"Expected no other settings with `config`. Received: {', '.join(given)}. Set them in "

@@ -24,8 +24,8 @@ _DEFAULT_MAX_LENGTH = 256
 class LanguageModule(tf.Module):
     """A module that continues and scores batches of ids with a `CausalLM`.
 
-    With `sampler="random"`, the signatures that continue have another argument, `seed`, int32.
-    Equal requests have equal outputs.
+    With `settings.sampler="random"`, `generate` and `generate_text` have the argument `seed`, an
+    int32 scalar. Equal requests have equal outputs.
 
     Args:
         model: a `t2t_relpos.models.CausalLM`.
@@ -36,8 +36,9 @@ class LanguageModule(tf.Module):
         max_length: largest number of ids of an output.
         generate: continues `prompts`, int32 `[B, P]`, padded with 0 at their ends; P may be 0. The
             outputs `ids`, int32 `[B, max_length]`, are those of `CausalLM.generate`: they start
-            with the prompts. `lengths`, int32 `[B]`, count all ids. `scores`, float32 `[B]`, are
-            log-probabilities of all ids, with a beam search divided by the length penalty.
+            with the prompts. `lengths`, int32 `[B]`, count all ids. `scores`, float32 `[B]`, sum
+            the log-probabilities of all ids, including the prompt. Beam search divides them by the
+            length penalty.
         score: returns the log-probabilities of `ids`, int32 `[B, T]`: `token_scores`, float32
             `[B, T]`, padded with 0; `scores`, their sums, float32 `[B]`; `lengths`, int32 `[B]`.
         generate_text: continues `text`, string `[B]`, without EOS. Returns `texts`, string `[B]`,
