@@ -224,10 +224,6 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
 
     capacity = cache_capacity
 
-    @property
-    def _num_positions(self):
-        return self.config.max_length if self.config.added_position == "learned" else None
-
     def start_search(self, source, max_length, num_hypotheses, *, growing=True):
         """Returns (state, step function) for a search, as `Transformer.start_search`.
 

@@ -181,6 +181,11 @@ class TransformerConfig:
         return added if added in _ADDED else None
 
     @property
+    def num_positions(self):
+        """The number of learned positions, or None if lengths have no limit."""
+        return self.max_length if self.added_position == "learned" else None
+
+    @property
     def head_dims(self):
         """Sizes of an attention head: (for queries and keys, for values)."""
         default = self.hidden_dim // self.num_heads

@@ -15,7 +15,10 @@ from t2t_relpos._compile import compile_function
 from t2t_relpos._keras_compat import sublayers
 from t2t_relpos.decoding.constraints import checked_stop_ids
 from t2t_relpos.decoding.samplers import BeamSampler, copy_settings, get_sampler
-from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
+from t2t_relpos.layers.relative_multi_head_attention import (
+    RelativeMultiHeadAttention,
+    cache_length,
+)
 
 _FUNCTIONS = frozenset(
     (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
@@ -23,7 +26,7 @@ _FUNCTIONS = frozenset(
 
 
 class GenerationMixin:
-    """Mixin with `generate`, for models with `encode`, `step`, `vocab_size` and `_searches`.
+    """Mixin with `generate`: for models with `encode`, `step`, `config`, `vocab_size`, `_searches`.
 
     `_searches` is a `SearchFunctions`. A model may have a `start_search` of its own.
     """
@@ -83,17 +86,17 @@ class GenerationMixin:
         batch, length = source.shape
         extra_length = None if max_length is not None else DEFAULT_EXTRA_LENGTH
         if max_length is None:
-            max_length = capped(length + extra_length, self._num_positions)
+            max_length = capped(length + extra_length, self.config.num_positions)
         max_length = _checks.positive_int(max_length, "max_length")
         _check_min_length(sampler, max_length)
-        _check_lengths(length, max_length, self._num_positions)
+        _check_lengths(length, max_length, self.config.num_positions)
         if self._continues_source:
             ends = (1,) if stop_token_ids is None else stop_token_ids
             _check_prompts(source, max_length, ends)
         uniform = sampler.random_numbers(batch, max_length)
         inputs = SearchInputs(source, max_length, uniform)
         if jit_compile:
-            inputs = inputs.padded(extra_length, self._num_positions)
+            inputs = inputs.padded(extra_length, self.config.num_positions)
         # XLA compiles a search for each size of its inputs.
         sizes = inputs.sizes if jit_compile else inputs.sizes[-1:]
         search = self._search_function(sampler, sizes, stop_token_ids, jit_compile=jit_compile)
@@ -104,11 +107,6 @@ class GenerationMixin:
     @property
     def _source_vocab_size(self):
         return self.vocab_size
-
-    @property
-    def _num_positions(self):
-        """The number of learned positions, or None if lengths have no limit."""
-        return None
 
     def _search_function(self, sampler, sizes, stop_token_ids, *, jit_compile):
         """Returns the search of a sampler. It is compiled once per combination of arguments.
@@ -243,8 +241,7 @@ def _start_uncached(logits_of, context, rows, max_length):
 
 def cache_capacity(self, state):
     """Returns the number of steps that the caches in a state have room for."""
-    cache = next(iter(state["caches"].values()))
-    return cache.shape[2] if hasattr(cache, "shape") else cache[0].shape[1]
+    return cache_length(next(iter(state["caches"].values())))
 
 
 # Python would name the class in errors of arguments, which users do not know.

@@ -127,7 +127,7 @@ def _numpy(variable):
 def _check_has_t2t_variables(model):
     """Raises ValueError if tensor2tensor has no variables for the weights of a model."""
     config = model.config
-    if isinstance(model, CausalLM) and "config" not in model.settings:
+    if isinstance(model, CausalLM) and model.blocks[0].use_bias:
         raise ValueError(
             "Expected a CausalLM made from a config: tensor2tensor has no variables for the biases "
             "of attention projections. Received: a CausalLM made without. Use "

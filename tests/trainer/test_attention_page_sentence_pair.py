@@ -39,6 +39,7 @@ class EndlessModel(GenerationMixin):
     """A model that predicts id 3 at every step."""
 
     vocab_size = 24
+    config = TransformerConfig(vocab_size=24)
     variables = ()
 
     def __init__(self):

@@ -54,8 +54,7 @@ class LanguageModule(tf.Module):
     def __init__(self, model, tokenizer=None, settings: GenerationSettings | None = None):
         super().__init__(name="language_model")
         self.settings = settings or GenerationSettings()
-        is_limited = model.config.added_position == "learned"
-        self._num_positions = model.config.max_length if is_limited else tf.int32.max
+        self._num_positions = model.config.num_positions or tf.int32.max
         self.max_length = _max_length(self._num_positions, self.settings)
         if tokenizer is not None:
             check_vocabulary(model.config, tokenizer)
