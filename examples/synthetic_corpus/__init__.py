@@ -1,12 +1,10 @@
 """A synthetic corpus of English-German sentence pairs.
 
-A small grammar generates the sentences from a few hundred real words. They have
-typical difficulties of the language pair: the verb is in second position in German
-main clauses and last in subordinate clauses, some verbs have separable prefixes,
-phrases agree in gender, number and case, and some verbs take the dative. Every
-English sentence has exactly one translation. All splits use the same grammar.
-Sentences have up to four clauses. The sentences of `test_longer` have three or four
-clauses, and more words than any sentence of the other splits.
+A small grammar generates the sentences from a few hundred real words. They have typical
+difficulties of the language pair: the place of the German verb, separable prefixes, agreement of
+gender, number and case, and verbs with the dative. Every English sentence has exactly one
+translation. The sentences of `test_longer` have three or four clauses, and more words than any
+sentence of the other splits.
 """
 
 import random
@@ -21,12 +19,7 @@ def generate(split, size=None, seed=0):
     """Returns the (English, German) pairs of a split, which are the same in every call.
 
     No English sentence occurs twice in a split, or in two splits of any sizes and seeds.
-    A smaller size gives the first pairs of a larger size.
-
-    Args:
-        split: a key of `SPLITS`.
-        size: number of pairs. Default: `SPLITS[split]`.
-        seed: integer seed of the random sentences.
+    A smaller size gives the first pairs of a larger size. The default is `SPLITS[split]`.
 
     Raises:
         ValueError: if `split` is unknown or `size` is below 1.
@@ -40,15 +33,10 @@ def generate(split, size=None, seed=0):
         raise ValueError(f"Expected split to be one of {', '.join(SPLITS)}. Received: {split!r}.")
     size = SPLITS[split] if size is None else size
     if size < 1:
-        raise ValueError(
-            f"Expected size to be at least 1. Received: {size}. Omit it for the default size of "
-            f"the split, {SPLITS[split]}."
-        )
-    sampler = SentenceSampler(random.Random(f"{seed} {split}"))
-    draw = sampler.long_sentence if split == "test_longer" else sampler.sentence
-    pairs = {}
+        raise ValueError(f"Expected size to be at least 1. Received: {size}. Omit it for all.")
+    sampler, pairs = SentenceSampler(random.Random(f"{seed} {split}")), {}
     while len(pairs) < size:
-        english, german = draw()
+        english, german = sampler.sentence("several clauses" if split == "test_longer" else None)
         if _split_of(english) == split:
             pairs[english] = german
     return list(pairs.items())
@@ -57,8 +45,7 @@ def generate(split, size=None, seed=0):
 def _split_of(english):
     """Returns the only split that may contain this sentence, or None."""
     words = english.count(" ") + 1
-    if words < 4 or words > 30:
-        return None
     if words > 16:
-        return "test_longer"
-    return {0: "dev", 1: "test"}.get(zlib.crc32(english.encode()) % 10, "train")
+        return "test_longer" if words <= 30 else None
+    split = {0: "dev", 1: "test"}.get(zlib.crc32(english.encode()) % 10, "train")
+    return split if words >= 4 else None

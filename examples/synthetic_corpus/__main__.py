@@ -9,14 +9,12 @@ of these names are replaced.
 import sys
 from pathlib import Path
 
-from absl import app
-
 from examples.synthetic_corpus import SPLITS, generate
 from trainer import atomic_files
 
 
 def write_split(folder, split, size=None):
-    """Writes `SPLIT.en` and `SPLIT.de` into an existing folder, each atomically."""
+    """Writes `SPLIT.en` and `SPLIT.de` into a folder, each atomically."""
     for language, lines in zip(("en", "de"), zip(*generate(split, size))):
         atomic_files.write_text(Path(folder) / f"{split}.{language}", "\n".join(lines) + "\n")
 
@@ -24,9 +22,7 @@ def write_split(folder, split, size=None):
 def main(argv):
     """Runs the program; `argv[1]` is the folder."""
     if len(argv) != 2:
-        raise app.UsageError(
-            f"Expected one argument, a folder for the files. Received: {len(argv) - 1}."
-        )
+        sys.exit(f"Expected one argument, a folder for the files. Received: {len(argv) - 1}.")
     folder = Path(argv[1])
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -38,4 +34,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    main(sys.argv)

@@ -38,7 +38,7 @@ from programs import start
         (
             "synthetic_corpus.__main__",
             [],
-            app.UsageError,
+            SystemExit,
             "Expected one argument, a folder for the files. Received: 0.",
         ),
     ],
