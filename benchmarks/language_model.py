@@ -15,7 +15,6 @@ The last line is `generate` from an empty prompt: ids per second, all searches c
 """
 
 import os
-import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -24,8 +23,8 @@ import numpy as np
 from absl import app, flags
 from keras import ops
 
-from benchmarks.flag_checks import check_no_arguments, positive_integers
 from benchmarks.tables import format_median, print_cells, print_header
+from benchmarks.workers import take_turns, tensorflow_with_threads
 from t2t_relpos._compile import compile_function
 from t2t_relpos.models import CausalLM, TransformerConfig
 
@@ -81,21 +80,19 @@ def uncached_step(model, position):
     return lambda: ops.convert_to_numpy(compiled(ids))
 
 
-def seconds(function, repeats):
-    """Returns the time of a call in seconds, the mean of some calls."""
-    start = time.perf_counter()
-    for _ in range(repeats):
+def repeat(function, times):
+    """Calls a function several times."""
+    for _ in range(times):
         function()
-    return (time.perf_counter() - start) / repeats
 
 
 def measure_steps(model, position, runs):
     """Returns two lists of seconds: of steps with caches and without."""
-    functions = cached_step(model, position), uncached_step(model, position)
-    for function in functions:
-        function()
-    times = [(seconds(functions[0], 20), seconds(functions[1], 1)) for _ in range(runs)]
-    return [list(each) for each in zip(*times)]
+    cached, uncached = cached_step(model, position), uncached_step(model, position)
+    cached()
+    uncached()
+    times = take_turns({"cached": lambda: repeat(cached, 20), "uncached": uncached}, runs)
+    return [seconds / 20 for seconds in times["cached"]], times["uncached"]
 
 
 def measure_generate(model, length, runs):
@@ -106,19 +103,15 @@ def measure_generate(model, length, runs):
         return model.generate(prompt, sampler="greedy", max_length=length, stop_token_ids=None)
 
     generate()
-    return [length / seconds(generate, 1) for _ in range(runs)]
+    return [length / seconds for seconds in take_turns({"generate": generate}, runs)["generate"]]
 
 
-def main(arguments):
+def main(_):
     """Prints a row for each position, and the speed of `generate`."""
-    check_no_arguments(arguments)
     values = flags.FLAGS
-    positions = positive_integers("positions")
+    positions = [int(position) for position in values.positions]
     if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        tf.config.threading.set_intra_op_parallelism_threads(values.threads)
-        tf.config.threading.set_inter_op_parallelism_threads(values.threads)
+        tensorflow_with_threads(values.threads)
     keras.utils.set_random_seed(0)
     sizes = values.num_layers, values.hidden_dim, values.vocab_size
     model = make_model(*sizes, max(positions))

@@ -12,6 +12,8 @@ import sys
 import time
 from pathlib import Path
 
+from benchmarks import memory
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -27,14 +29,9 @@ class Worker:
     def __init__(self, module: str, settings: dict, python: str):
         self.kind = settings["kind"]
         variables = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
-        variables["OMP_NUM_THREADS"] = str(settings["threads"])
-        self.process = subprocess.Popen(
-            [python, "-m", module, json.dumps(settings)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=child_environment() | variables,
-        )
+        variables = child_environment() | variables | {"OMP_NUM_THREADS": str(settings["threads"])}
+        command, pipe = [python, "-m", module, json.dumps(settings)], subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=variables)
 
     def ask(self, message):
         """Sends a message and returns its answer. Both consist of JSON types."""
@@ -43,17 +40,11 @@ class Worker:
         return self.read_answer()
 
     def read_answer(self):
-        """Returns the next answer.
-
-        Raises:
-            RuntimeError: if the process ended.
-        """
+        """Returns the next answer."""
         line = self.process.stdout.readline()
         if not line:
-            raise RuntimeError(
-                f"The worker {self.kind!r} exited with status {self.process.wait()}. "
-                "See its output above."
-            )
+            status = self.process.wait()
+            raise RuntimeError(f"The worker {self.kind!r} exited with status {status}.")
         return json.loads(line)
 
     def close(self):
@@ -63,17 +54,13 @@ class Worker:
         self.process.wait()
 
 
-@contextlib.contextmanager
-def start_workers(module: str, settings: dict[str, dict], pythons: dict[str, str | None]):
-    """Context manager: starts workers, waits until all are ready, and closes them at the end.
+def ask_in_turns(
+    module: str, settings: dict[str, dict], pythons: dict[str, str], questions: list[list]
+):
+    """Starts a worker of `module` for each of the settings, and sends them messages in turns.
 
-    Args:
-        module: the program of all workers.
-        settings: settings by name.
-        pythons: interpreters by kind. Default for other kinds: the running one.
-
-    Yields:
-        Workers by name.
+    `pythons` are interpreters by kind; others are the running one. Yields for each list of messages
+    in `questions` the lists of answers by name.
     """
     with contextlib.ExitStack() as stack:
         workers = {}
@@ -82,23 +69,32 @@ def start_workers(module: str, settings: dict[str, dict], pythons: dict[str, str
             stack.callback(workers[name].close)
         for worker in workers.values():
             worker.read_answer()
-        yield workers
+        for messages in questions:
+            answers = {name: [] for name in workers}
+            for run, name in in_turns(workers, len(messages)):
+                answers[name].append(workers[name].ask(messages[run]))
+            yield answers
 
 
-def answer_all(make_reply):
-    """Runs a worker: writes "ready", then a reply to every line of JSON, until stdin ends.
+def answer_all(start):
+    """Runs a worker: writes "ready", then an answer to every line of JSON, until stdin ends.
 
     Libraries may print, because stdout is redirected to stderr first.
 
     Args:
-        make_reply: takes the settings, and returns the function from messages to replies.
+        start: takes the settings. Returns a function from messages to functions, whose results are
+            the answers, with "seconds" and the peak memory in "megabytes".
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    reply = make_reply(json.loads(sys.argv[1]))
+    prepare = start(json.loads(sys.argv[1]))
     print(json.dumps("ready"), file=answers, flush=True)
     for line in sys.stdin:
-        print(json.dumps(reply(json.loads(line))), file=answers, flush=True)
+        function = prepare(json.loads(line))
+        memory.reset_peak()
+        begin = time.perf_counter()
+        answer = {"result": function(), "seconds": time.perf_counter() - begin}
+        print(json.dumps(answer | {"megabytes": memory.peak()}), file=answers, flush=True)
 
 
 def tensorflow_with_threads(threads: int):
@@ -117,23 +113,6 @@ def child_environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(path)}
 
 
-def available(names, pythons: dict[str, str | None]) -> list[str]:
-    """Returns the names whose interpreter exists, and prints the others.
-
-    Args:
-        names: names of workers.
-        pythons: interpreters by name, values of the flags `--NAME_python`. Other names need none.
-    """
-    missing = [
-        name
-        for name, python in pythons.items()
-        if name in names and (python is None or not os.access(python, os.X_OK))
-    ]
-    for name in missing:
-        print(f"Skipping {name}: no Python at --{name}_python={pythons[name]}.", file=sys.stderr)
-    return [name for name in names if name not in missing]
-
-
 def in_turns(names, runs: int):
     """Yields `(run, name)` for every run and name. The order of names rotates between runs."""
     names = list(names)
@@ -141,14 +120,6 @@ def in_turns(names, runs: int):
         first = run % len(names)
         for name in names[first:] + names[:first]:
             yield run, name
-
-
-def ask_in_turns(workers: dict, messages: list) -> dict[str, list]:
-    """Sends all messages to all workers in turns. Returns the answers by name of the worker."""
-    answers = {name: [] for name in workers}
-    for run, name in in_turns(workers, len(messages)):
-        answers[name].append(workers[name].ask(messages[run]))
-    return answers
 
 
 def take_turns(steps: dict, runs: int, seconds: float = float("inf")) -> dict[str, list[float]]:

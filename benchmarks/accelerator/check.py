@@ -22,15 +22,18 @@ Implementations:
     relative_linear  relative attention with memory linear in length
 
 The most important rows come first, and each is printed when it has been measured. The name of an
-implementation is followed by the rows of `dispatch.TABLE` that it used. Rows for which there was no
-time are listed at the end. PyTorch and JAX need no TensorFlow.
+implementation is followed by the rows of `dispatch.TABLE` that it used. PyTorch and JAX need no
+TensorFlow.
 """
 
 import contextlib
+import dataclasses
+import functools
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # This process and the tests share the device.
@@ -38,30 +41,29 @@ os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import keras
+import numpy as np
 from absl import app, flags
 
-from benchmarks.accelerator.comparison import HEADER, Comparison
-from benchmarks.attention.steps import Case
-from benchmarks.flag_checks import check_no_arguments, positive_integers
-from benchmarks.tables import print_cells, print_header
+from benchmarks.attention.compiled_steps import wait_for_torch
+from benchmarks.attention.steps import Case, attention_step
+from benchmarks.tables import format_median, print_cells, print_header
 from benchmarks.workers import ROOT, child_environment, take_turns
+from t2t_relpos import Transformer
 from t2t_relpos._backend import device
 from t2t_relpos.attention import dispatch
+from t2t_relpos.models import TransformerConfig
 
 FLAGS = flags.FLAGS
 flags.DEFINE_float("budget_s", 180.0, "Seconds for everything.", lower_bound=1.0)
 flags.DEFINE_bool("allow_cpu", False, "Run on the CPU if there is no GPU, to try the program.")
-flags.DEFINE_list(
-    "lengths", "4096,1024,16384,2048,512,8192", "Numbers of positions, most important first."
-)
+LENGTHS = ["4096", "1024", "16384", "2048", "512", "8192"]
+flags.DEFINE_list("lengths", LENGTHS, "Numbers of positions, most important first.")
 flags.DEFINE_integer("batch_tokens", 16384, "Positions per batch.", lower_bound=1)
 flags.DEFINE_string("preset", "shaw_base", "Architecture of the Transformer.")
 flags.DEFINE_integer("vocab_size", 32000, "Vocabulary size of the Transformer.", lower_bound=4)
 flags.DEFINE_integer("pairs", 64, "Sentence pairs per batch of training.", lower_bound=1)
 flags.DEFINE_integer("pair_length", 64, "Length of both sides of a pair.", lower_bound=2)
-flags.DEFINE_integer(
-    "logical_devices", 0, "On TensorFlow, split the CPU into this number of devices.", lower_bound=0
-)
+flags.DEFINE_integer("logical_devices", 0, "On TensorFlow, split the CPU into several devices.")
 DTYPE = "bfloat16"
 # Turns of each implementation, and steps of each training run on TensorFlow.
 RUNS = 20
@@ -71,57 +73,79 @@ TURNS_S = 2.0
 FULL_PRECISION = {"NVIDIA_TF32_OVERRIDE": "0", "JAX_DEFAULT_MATMUL_PRECISION": "highest"}
 
 
-def main(argv):
-    check_no_arguments(argv)
-    if device() == "cpu" and not FLAGS.allow_cpu:
-        print(
-            f"No GPU found by the Keras backend {keras.backend.backend()}. Install a build of the "
-            "backend for your GPU, or set KERAS_BACKEND to jax, tensorflow or torch. --allow_cpu "
-            "runs the same on the CPU.",
-            file=sys.stderr,
-        )
-        sys.exit(2)
-    print(describe_device(), flush=True)
-    check = Check(FLAGS.budget_s)
-    check.run_tests()
-    if keras.backend.backend() == "tensorflow":
-        check.train()
-    check.compare(comparisons())
-    check.report()
-    sys.exit(1 if check.failed else 0)
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Implementations of one computation.
+
+    Args:
+        settings: the first five cells of their rows: part, direction, dtype, length, batch size.
+        makers: functions that return a step, by implementation.
+        tokens: tokens of a step, if its rows report a rate.
+    """
+
+    settings: tuple
+    makers: dict[str, Callable]
+    tokens: int | None = None
+
+    def describe(self, *names: str) -> str:
+        """Returns the part, the direction, the length and implementations as text."""
+        part, direction, _, length, _ = self.settings
+        return " ".join(filter(None, (part, direction, str(length), ", ".join(names))))
 
 
 def comparisons() -> list[Comparison]:
     """Returns all comparisons, most important first."""
-    first, others = (lengths := positive_integers("lengths"))[:2], lengths[2:]
-    sizes = FLAGS.vocab_size, FLAGS.pairs, FLAGS.pair_length
+    lengths = [int(length) for length in FLAGS.lengths]
+    settings = ("training", "", DTYPE, FLAGS.pair_length, FLAGS.pairs)
+    positions = {"plain": "sinusoidal", "relative": "relative"}
+    makers = {name: functools.partial(training_step, positions[name]) for name in positions}
     return [
-        *attention_comparisons("layer", first),
-        Comparison.of_training(DTYPE, FLAGS.preset, sizes),
-        *attention_comparisons("core", first),
-        *attention_comparisons("layer", others),
-        *attention_comparisons("core", others),
+        *attention_comparisons("layer", lengths[:2]),
+        Comparison(settings, makers, tokens=2 * FLAGS.pairs * FLAGS.pair_length),
+        *attention_comparisons("core", lengths[:2]),
+        *attention_comparisons("layer", lengths[2:]),
+        *attention_comparisons("core", lengths[2:]),
     ]
 
 
-def attention_comparisons(part: str, lengths: list[int]) -> list[Comparison]:
-    """Returns the comparisons of a part in both directions."""
-    return [
-        Comparison.of_attention(Case(part, direction, DTYPE, n, max(1, FLAGS.batch_tokens // n)))
-        for n in lengths
-        for direction in ("bidirectional", "causal")
-    ]
+def attention_comparisons(part: str, lengths: list[int]):
+    """Yields the comparisons of a part in both directions, compiled with XLA on TensorFlow."""
+    # If the time ends within a comparison, the ratio to flash attention has been measured.
+    names = ["flash", "relative", "relative_linear", "plain"]
+    if keras.backend.backend() == "tensorflow":
+        names.remove("flash")
+    for n in lengths:
+        for direction in ("bidirectional", "causal"):
+            case = Case(part, direction, DTYPE, n, max(1, FLAGS.batch_tokens // n))
+            makers = {
+                name: functools.partial(attention_step, name, case, xla=True) for name in names
+            }
+            yield Comparison(dataclasses.astuple(case)[:5], makers)
+
+
+def training_step(position: str):
+    """Returns a function that runs a training step, compiled with the defaults of Keras."""
+    config = TransformerConfig.from_preset(
+        FLAGS.preset, vocab_size=FLAGS.vocab_size, position=position
+    )
+    model = Transformer(config, dtype=f"mixed_{DTYPE}")
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(1e-4), loss)
+    shape = 2, FLAGS.pairs, FLAGS.pair_length
+    ids = np.random.default_rng(1).integers(2, FLAGS.vocab_size, shape).astype("int32")
+
+    def step():
+        model.train_on_batch({"inputs": ids[0], "targets": ids[1]}, ids[1])
+        if keras.backend.backend() == "torch":
+            wait_for_torch()
+
+    return step
 
 
 class Check:
-    """Runs the parts of the check.
+    """Runs the parts of the check. Nothing begins after `budget` seconds.
 
-    Args:
-        budget: seconds after which nothing begins.
-
-    Attributes:
-        failed: names of tests and implementations of this library that failed.
-        left_out: names of the parts for which there was no time.
+    `failed` has the names of what failed, `left_out` of that for which there was no time.
     """
 
     def __init__(self, budget: float):
@@ -139,16 +163,12 @@ class Check:
         paths = sorted(str(path) for path in paths if "pytest.mark.gpu" in path.read_text())
         command = [sys.executable, "-m", "pytest", "-vv", "--no-header", "--disable-warnings"]
         command += ["-W", "default", "-p", "no:cacheprovider", "-m", "gpu", *paths]
-        limit = self.seconds_left / 3
+        limit, variables = self.seconds_left / 3, child_environment() | FULL_PRECISION
         try:
-            status = subprocess.run(
-                command, cwd=ROOT, env=child_environment() | FULL_PRECISION, timeout=limit
-            ).returncode
+            if subprocess.run(command, cwd=ROOT, env=variables, timeout=limit).returncode:
+                self.failed.append("tests")
         except subprocess.TimeoutExpired:
             self.left_out.append(f"tests that did not end in {limit:.0f} s")
-        else:
-            if status:
-                self.failed.append("tests")
 
     def train(self):
         """Trains with TensorFlow on one and on all devices, and compares the losses."""
@@ -162,49 +182,53 @@ class Check:
                 self.left_out.append(str(run))
                 continue
             try:
-                result = training.train(run, FLAGS.preset, sizes, RUNS)
+                run.train(FLAGS.preset, sizes, RUNS)
             except Exception as error:  # The other runs are of interest.
                 print_cells([str(run), one_line(error)])
                 self.failed.append(str(run))
                 continue
-            first = first or result
-            print_cells(result.cells(run, first))
-            if result.difference(first) > training.LIMIT:
+            first = first or run
+            print_cells(run.cells(first))
+            if run.difference(first) > training.LIMIT:
                 self.failed.append(f"{run}: other losses than the first run")
 
     def compare(self, comparisons: list[Comparison]):
         """Measures comparisons and prints their rows."""
+        columns = ["part", "direction", "dtype", "positions", "batch", "implementation", "ms"]
         print()
-        print_header(HEADER)
+        print_header([*columns, "over plain", "over flash", "tokens/s"])
         for comparison in comparisons:
-            steps, used, missing = {}, {}, []
+            steps, labels, missing = {}, {}, []
             for name, make in comparison.makers.items():
                 if self.seconds_left <= 0:
                     missing.append(name)
                     continue
-                with self.report_failure(comparison, name):
+                try:
                     step = make()
                     with recorded_rows() as rows:
                         step()
                         step()
-                    steps[name], used[name] = step, f" ({', '.join(rows)})" if rows else ""
-            if steps:
-                times = take_turns(steps, RUNS, TURNS_S)
-                for name in steps:
-                    cells = comparison.cells(name, times)
-                    print_cells([*cells[:5], name + used[name], *cells[6:]])
+                    steps[name], labels[name] = (
+                        step,
+                        f"{name} ({', '.join(rows)})" if rows else name,
+                    )
+                except Exception as error:  # Each backend has its own for too little memory.
+                    print_cells([*map(str, comparison.settings), name, one_line(error), "", "", ""])
+                    if name.startswith("relative"):
+                        self.failed.append(comparison.describe(name))
+            times = take_turns(steps, RUNS, TURNS_S) if steps else {}
+            for name, seconds in times.items():
+                median = np.median(seconds)
+                cells = [*map(str, comparison.settings), labels[name], f"{1000 * median:.2f}"]
+                for of in ("plain", "flash"):
+                    cells.append(
+                        format_median(np.divide(seconds, times[of])) if of in times else ""
+                    )
+                print_cells(
+                    [*cells, f"{comparison.tokens / median:,.0f}" if comparison.tokens else ""]
+                )
             if missing:
                 self.left_out.append(comparison.describe(*(missing if steps else ())))
-
-    @contextlib.contextmanager
-    def report_failure(self, comparison, name):
-        """Context manager: prints an exception of an implementation as a row, and continues."""
-        try:
-            yield
-        except Exception as error:  # Each backend has its own exception for too little memory.
-            print_cells([*map(str, comparison.settings), name, one_line(error), "", "", ""])
-            if name.startswith("relative"):
-                self.failed.append(comparison.describe(name))
 
     def report(self):
         """Prints what failed and what was left out."""
@@ -221,26 +245,16 @@ def one_line(error: Exception) -> str:
 
 def describe_device() -> str:
     """Returns the names and versions of the device and the backend."""
-    backend = keras.backend.backend()
-    version = __import__(backend).__version__
-    return f"{_device_name(backend)}, {backend} {version}, Keras {keras.__version__}"
-
-
-def _device_name(backend):
-    if device() == "cpu":
-        return "CPU"
-    if backend == "jax":
-        import jax
-
-        return jax.devices()[0].device_kind
-    if backend == "torch":
-        import torch
-
-        return torch.cuda.get_device_name()
-    import tensorflow as tf
-
-    details = tf.config.experimental.get_device_details(tf.config.get_visible_devices("GPU")[0])
-    return details.get("device_name", "GPU")
+    backend, name = keras.backend.backend(), "CPU"
+    module = __import__(backend)
+    if device() != "cpu" and backend == "jax":
+        name = module.devices()[0].device_kind
+    elif device() != "cpu" and backend == "torch":
+        name = module.cuda.get_device_name()
+    elif device() != "cpu":
+        gpu = module.config.get_visible_devices("GPU")[0]
+        name = module.config.experimental.get_device_details(gpu).get("device_name", "GPU")
+    return f"{name}, {backend} {module.__version__}, Keras {keras.__version__}"
 
 
 @contextlib.contextmanager
@@ -259,6 +273,25 @@ def recorded_rows():
         yield names
     finally:
         dispatch.select = select
+
+
+def main(_):
+    if device() == "cpu" and not FLAGS.allow_cpu:
+        print(
+            f"No GPU found by the Keras backend {keras.backend.backend()}. Install a build of the "
+            "backend for your GPU, or set KERAS_BACKEND to jax, tensorflow or torch. --allow_cpu "
+            "runs the same on the CPU.",
+            file=sys.stderr,
+        )
+        sys.exit(2)
+    print(describe_device(), flush=True)
+    check = Check(FLAGS.budget_s)
+    check.run_tests()
+    if keras.backend.backend() == "tensorflow":
+        check.train()
+    check.compare(comparisons())
+    check.report()
+    sys.exit(1 if check.failed else 0)
 
 
 if __name__ == "__main__":

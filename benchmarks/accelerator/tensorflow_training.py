@@ -26,102 +26,79 @@ HEADER += ["first step s", "steps/s", "peak MB of a device"]
 LIMIT = 1e-2
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Run:
-    """A training run.
+    """A training run: devices, whether XLA compiles it, and its results.
 
-    Args:
-        strategy: the distribution strategy.
-        jit_compile: whether XLA compiles it.
+    `losses` and `seconds` are those of every step; `programs` is the number of XLA programs.
     """
 
     strategy: tf.distribute.Strategy
     jit_compile: bool
+    losses: list[float] = dataclasses.field(default_factory=list)
+    seconds: list[float] = dataclasses.field(default_factory=list)
+    programs: int = 0
+    megabytes: float = 0.0
 
     def __str__(self):
         count = self.strategy.num_replicas_in_sync
         devices = "1 device" if count == 1 else f"{count} devices"
         return f"training, {devices}, {'with' if self.jit_compile else 'without'} XLA"
 
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """Losses and seconds of all steps, the number of XLA programs, and the peak memory in MB."""
-
-    losses: list[float]
-    seconds: list[float]
-    programs: int
-    megabytes: float
-
     def difference(self, other) -> float:
         """Returns the largest relative difference of the losses."""
         return float(np.max(np.abs(np.divide(self.losses, other.losses) - 1.0)))
 
-    def cells(self, run: Run, first) -> list[str]:
-        """Returns the cells of the columns of HEADER. `first` is the result of the first run."""
+    def cells(self, first) -> list[str]:
+        """Returns the cells of the columns of HEADER. `first` is the first run."""
+        count, xla = self.strategy.num_replicas_in_sync, "yes" if self.jit_compile else "no"
+        losses = [f"{loss:.4f}" for loss in (self.losses[0], self.losses[-1])]
         # The first steps trace and compile.
         rate = 1.0 / np.median(self.seconds[len(self.seconds) // 4 :])
-        return [
-            str(run.strategy.num_replicas_in_sync),
-            "yes" if run.jit_compile else "no",
-            *(f"{loss:.4f}" for loss in (self.losses[0], self.losses[-1])),
-            f"{self.difference(first):.1e}",
-            str(self.programs),
-            f"{self.seconds[0]:.1f}",
-            f"{rate:.2f}",
-            f"{self.megabytes:,.0f}",
-        ]
+        cells = [f"{self.difference(first):.1e}", f"{self.programs}", f"{self.seconds[0]:.1f}"]
+        return [f"{count}", xla, *losses, *cells, f"{rate:.2f}", f"{self.megabytes:,.0f}"]
+
+    def train(self, preset: str, sizes: tuple[int, int, int], steps: int):
+        """Trains a Transformer.
+
+        Args:
+            preset: name of the architecture.
+            sizes: vocabulary size, number of sentence pairs (rounded up to a multiple of the
+                devices), and length of both sides.
+            steps: number of steps.
+        """
+        if self.jit_compile and (error := xla_error(self.strategy)) is not None:
+            raise RuntimeError(error)
+        gc.collect()
+        before = _reset_peak()
+        keras.utils.set_random_seed(1)
+        with self.strategy.scope():
+            config = TransformerConfig.from_preset(preset, vocab_size=sizes[0], dropout=0.0)
+            config = dataclasses.replace(config, attention_dropout=0.0, activation_dropout=0.0)
+            model = TrainingModel(Transformer(config), label_smoothing=0.1)
+            model.compile(keras.optimizers.Adam(1e-3), jit_compile=self.jit_compile)
+        clock = keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda *_: self.seconds.append(-time.perf_counter()),
+            on_epoch_end=lambda *_: self.seconds.append(self.seconds.pop() + time.perf_counter()),
+        )
+        data = shard(_batches(*sizes).repeat(), self.strategy)
+        options = {"epochs": steps, "steps_per_epoch": 1, "verbose": 0, "shuffle": False}
+        history = model.fit(data, callbacks=[clock], **options).history
+        self.losses, self.programs = history["loss"], int(max(history.get("programs", [0])))
+        self.megabytes = _peak() - before
 
 
 def runs(logical_devices: int = 0) -> list[Run]:
     """Returns the runs on one device and, if there are several GPUs, on all of them.
 
-    The first one is that to which losses are compared. Those on all GPUs follow.
-
-    Args:
-        logical_devices: number of devices into which to split the CPU instead.
+    The first one is that to which losses are compared. Those on all GPUs follow. With
+    `logical_devices`, the CPU is split into this number of devices instead.
     """
     one, others = tf.distribute.get_strategy(), []
     if logical_devices or len(tf.config.list_physical_devices("GPU")) > 1:
         strategy = make_strategy("mirrored", logical_devices)
         others = [Run(strategy, False), Run(strategy, True)]
     return [Run(one, False), *others, Run(one, True)]
-
-
-def train(run: Run, preset: str, sizes: tuple[int, int, int], steps: int) -> Result:
-    """Trains a Transformer.
-
-    Args:
-        run: devices, and the use of XLA.
-        preset: name of the architecture.
-        sizes: vocabulary size, number of sentence pairs, and length of both sides. The number of
-            pairs is rounded up to a multiple of the devices.
-        steps: number of steps.
-
-    Raises:
-        RuntimeError: if XLA can't compile a small program on each device.
-    """
-    if run.jit_compile and (error := xla_error(run.strategy)) is not None:
-        raise RuntimeError(error)
-    gc.collect()
-    before = _reset_peak()
-    keras.utils.set_random_seed(1)
-    vocab_size = sizes[0]
-    with run.strategy.scope():
-        config = TransformerConfig.from_preset(preset, vocab_size=vocab_size, dropout=0.0)
-        config = dataclasses.replace(config, attention_dropout=0.0, activation_dropout=0.0)
-        model = TrainingModel(Transformer(config), label_smoothing=0.1)
-        model.compile(keras.optimizers.Adam(1e-3), jit_compile=run.jit_compile)
-    seconds = []
-    clock = keras.callbacks.LambdaCallback(
-        on_epoch_begin=lambda *_: seconds.append(-time.perf_counter()),
-        on_epoch_end=lambda *_: seconds.append(seconds.pop() + time.perf_counter()),
-    )
-    data = shard(_batches(*sizes).repeat(), run.strategy)
-    options = {"epochs": steps, "steps_per_epoch": 1, "verbose": 0, "shuffle": False}
-    history = model.fit(data, callbacks=[clock], **options).history
-    programs = int(max(history.get("programs", [0])))
-    return Result(history["loss"], seconds, programs, _peak() - before)
 
 
 def _batches(vocab_size, pairs, length):
@@ -137,9 +114,8 @@ def _batches(vocab_size, pairs, length):
 
 
 def _gpus():
-    return [
-        device.name.removeprefix("/device:") for device in tf.config.list_logical_devices("GPU")
-    ]
+    names = [device.name for device in tf.config.list_logical_devices("GPU")]
+    return [name.removeprefix("/device:") for name in names]
 
 
 def _reset_peak():

@@ -31,43 +31,25 @@ from absl import app, flags
 from benchmarks import memory
 from benchmarks.attention.compiled_steps import use_one_thread
 from benchmarks.attention.steps import Case, attention_step
-from benchmarks.flag_checks import check_no_arguments, check_values, positive_integers
 from benchmarks.tables import format_median, print_cells, print_header
 from benchmarks.workers import take_turns
 
 FLAGS = flags.FLAGS
-PARTS, DIRECTIONS = ("core", "layer", "encoder"), ("bidirectional", "causal")
-PASSES = ("forward", "both")
 TOKENS_PER_BATCH = 2048
 flags.DEFINE_list("lengths", "32,64,128,256,512,1024,2048,4096", "Sequence lengths n.")
 flags.DEFINE_list("parts", ["core", "encoder"], "Parts: core, layer, encoder.")
-flags.DEFINE_list(
-    "passes", list(PASSES), "Passes: forward (inference), both (forward and backward)."
-)
+flags.DEFINE_list("passes", ["forward", "both"], "forward (inference), both (and backward).")
 flags.DEFINE_bool("xla", False, "Compile with XLA on TensorFlow.")
 flags.DEFINE_bool("compare_flash", False, "Also measure attention with memory linear in length.")
 flags.DEFINE_integer("runs", 30, "Turns of each implementation.", lower_bound=1)
-flags.DEFINE_string(
-    "memory_of",
-    None,
-    "Print only the peak memory in MB, forward and backward, of "
-    "IMPLEMENTATION,PART,DIRECTION,LENGTH.",
-)
+MEMORY = "Print only the peak MB, forward and backward, of IMPLEMENTATION,PART,DIRECTION,LENGTH."
+flags.DEFINE_string("memory_of", None, MEMORY)
 
 
 def get_case(part, direction, passes, length) -> Case:
     """Returns a case in float32."""
     n = int(length)
     return Case(part, direction, "float32", n, max(1, TOKENS_PER_BATCH // n), passes)
-
-
-def get_cases() -> list[Case]:
-    """Returns a case for every combination of the flags."""
-    check_values("parts", PARTS)
-    check_values("passes", PASSES)
-    lengths = positive_integers("lengths")
-    settings = itertools.product(FLAGS.parts, DIRECTIONS, FLAGS.passes, lengths)
-    return [get_case(*values) for values in settings]
 
 
 def print_times(case: Case):
@@ -80,10 +62,9 @@ def print_times(case: Case):
         step()
     times = take_turns(steps, FLAGS.runs)
     for name, seconds in times.items():
-        milliseconds = f"{1000 * np.median(seconds):.2f}"
+        cells = [case.part, case.direction, case.passes, str(case.length), name]
         ratio = format_median(np.divide(seconds, times[names[0]]))
-        cells = case.part, case.direction, case.passes, str(case.length), name
-        print_cells([*cells, milliseconds, ratio])
+        print_cells([*cells, f"{1000 * np.median(seconds):.2f}", ratio])
 
 
 def peak_memory(implementation: str, part: str, direction: str, length: str) -> float:
@@ -101,16 +82,15 @@ def peak_memory(implementation: str, part: str, direction: str, length: str) -> 
     return memory.peak() - before
 
 
-def main(argv):
-    check_no_arguments(argv)
-    cases = get_cases()
+def main(_):
     use_one_thread()
     if FLAGS.memory_of:
         print(f"{peak_memory(*FLAGS.memory_of.split(',')):.1f}")
         return
     print_header(["part", "direction", "passes", "n", "implementation", "ms", "ratio"])
-    for case in cases:
-        print_times(case)
+    directions = "bidirectional", "causal"
+    for values in itertools.product(FLAGS.parts, directions, FLAGS.passes, FLAGS.lengths):
+        print_times(get_case(*values))
 
 
 if __name__ == "__main__":

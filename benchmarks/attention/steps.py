@@ -22,9 +22,8 @@ class Case:
         part: "core", attention of given queries, keys and values; "layer", the multi-head attention
             layer; or "encoder", a pre-norm encoder layer.
         direction: "bidirectional" or "causal".
-        dtype: dtype of the computation, "float32" or "bfloat16".
-        length: number of positions.
-        batch_size: number of sequences.
+        dtype: "float32" or "bfloat16".
+        length, batch_size: number of positions and of sequences.
         passes: "forward" (inference) or "both" (forward and backward).
     """
 

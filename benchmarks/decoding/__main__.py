@@ -44,9 +44,8 @@ import tensorflow as tf
 from absl import app, flags, logging
 
 from benchmarks.decoding import models
-from benchmarks.flag_checks import check_no_arguments, check_values, positive_integers
 from benchmarks.tables import format_median, print_cells, print_header
-from benchmarks.workers import ask_in_turns, available, start_workers
+from benchmarks.workers import ask_in_turns
 
 FLAGS = flags.FLAGS
 SYSTEMS = (
@@ -70,17 +69,6 @@ flags.DEFINE_integer("runs", 10, "Measurements of each system.", lower_bound=1)
 flags.DEFINE_string("opennmt_python", None, "Python of an environment with OpenNMT-tf.")
 
 
-def check_flags():
-    """Raises `app.UsageError` for flags that contradict each other."""
-    if (FLAGS.model_dir is None) == (FLAGS.preset is None):
-        received = "neither" if FLAGS.preset is None else "both"
-        raise app.UsageError(f"Pass either --model_dir or --preset. Received: {received}.")
-    if FLAGS.preset is not None and not FLAGS.vocab_text:
-        raise app.UsageError("--preset requires --vocab_text.")
-    check_values("systems", SYSTEMS)
-    positive_integers("batches")
-
-
 def model_and_sentences(folder: Path) -> tuple[Path, list[str]]:
     """Returns the model directory, and the sentences, sorted by length."""
     text = models.read_lines(FLAGS.text)
@@ -91,49 +79,50 @@ def model_and_sentences(folder: Path) -> tuple[Path, list[str]]:
     return model_dir, models.cut_sentences(model_dir, text, LENGTH, FLAGS.sentences)
 
 
-def worker_settings(systems, model_dir: Path, folder: Path) -> dict[str, dict]:
-    """Exports the model for every system. Returns the settings of the workers by system."""
-    length = None if FLAGS.preset is None else LENGTH
-    exporter = models.Exporter(model_dir, FLAGS.beam_size, length, FLAGS.opennmt_python)
-    return {
-        name: {"threads": FLAGS.threads} | exporter.export(name, folder / name.replace(" ", "_"))
-        for name in systems
-    }
-
-
-def print_rows(workers, sentences, batch_size: int):
-    """Translates the sentences in every run and prints a row for each system."""
-    batches = [sentences[i : i + batch_size] for i in range(0, len(sentences), batch_size)]
+def print_rows(answers, count: int, batch_size: int):
+    """Prints a row for each system from its answers to all runs, with `count` sentences each."""
     # The first run traces graphs and is not counted.
-    answers = ask_in_turns(workers, [batches] * (FLAGS.runs + 1))
     answers = {name: each[1:] for name, each in answers.items()}
     seconds = {name: np.array([a["seconds"] for a in each]) for name, each in answers.items()}
-    translations = {name: each[-1]["translations"] for name, each in answers.items()}
     for name, times in seconds.items():
-        cells = [str(batch_size), name, format_median(len(sentences) / times, digits=1)]
+        cells = [str(batch_size), name, format_median(count / times, digits=1)]
         for other in ("exact", "early"):
             cells.append(format_median(times / seconds[other]) if other in seconds else "")
         cells.append(f"{max(answer['megabytes'] for answer in answers[name]):.0f}")
-        pairs = zip(translations[name], translations["exact"], strict=True)
+        pairs = zip(answers[name][-1]["result"], answers["exact"][-1]["result"], strict=True)
         print_cells([*cells, f"{np.mean([one == other for one, other in pairs]):.0%}"])
 
 
-def main(argv):
-    check_no_arguments(argv)
-    check_flags()
+def main(_):
+    if (FLAGS.model_dir is None) == (FLAGS.preset is None):
+        raise app.UsageError("Pass either --model_dir or --preset.")
     logging.set_verbosity(logging.WARNING)
     tf.get_logger().setLevel("WARNING")
-    pythons = {"opennmt": FLAGS.opennmt_python}
+    pythons, sizes = {"opennmt": FLAGS.opennmt_python}, [int(size) for size in FLAGS.batches]
     systems = [name for name in SYSTEMS if name == "exact" or name in FLAGS.systems]
+    if not FLAGS.opennmt_python:
+        systems = [name for name in systems if name != "opennmt"]
     with tempfile.TemporaryDirectory() as folder:
-        model_dir, sentences = model_and_sentences(Path(folder))
-        settings = worker_settings(available(systems, pythons), model_dir, Path(folder))
+        folder = Path(folder)
+        model_dir, sentences = model_and_sentences(folder)
+        options = {"beam_size": FLAGS.beam_size, "length": LENGTH if FLAGS.preset else None}
+        settings = {}
+        for name in systems:
+            path = folder / name.replace(" ", "_")
+            settings[name] = models.export_model(
+                model_dir, name, path, opennmt_python=FLAGS.opennmt_python, **options
+            )
+            settings[name]["threads"] = FLAGS.threads
+        questions = [
+            [[sentences[i : i + size] for i in range(0, len(sentences), size)]] * (FLAGS.runs + 1)
+            for size in sizes
+        ]
         print_header(
             ["batch", "system", "sentences/s", "time / exact", "time / early", "MB", "same"]
         )
-        with start_workers("benchmarks.decoding.worker", settings, pythons) as workers:
-            for batch_size in positive_integers("batches"):
-                print_rows(workers, sentences, batch_size)
+        answers = ask_in_turns("benchmarks.decoding.worker", settings, pythons, questions)
+        for size, each in zip(sizes, answers):
+            print_rows(each, len(sentences), size)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Creates the model of the decoding benchmark, and exports it for every system."""
 
-import dataclasses
 import gzip
 import json
 import subprocess
@@ -22,6 +21,8 @@ from trainer.serving.translation_settings import TranslationSettings
 ALPHA = 0.6
 # OpenNMT-tf's default maximum length.
 MAX_LENGTH = 250
+# A bias that prevents the search from choosing a token.
+NEVER_CHOSEN = -1e9
 
 
 def read_lines(path: str) -> list[str]:
@@ -33,13 +34,7 @@ def read_lines(path: str) -> list[str]:
 def create_random_model(directory: Path, preset: str, texts: list[str], vocab_size: int) -> Path:
     """Creates a model directory with random weights, which never predict EOS. Returns its path.
 
-    All heads of a layer share one table.
-
-    Args:
-        directory: the directory to create.
-        preset: the architecture.
-        texts: lines of text to train the vocabulary on.
-        vocab_size: size of the vocabulary.
+    All heads of a layer share one table. The vocabulary is trained on `texts`.
     """
     model_dir = ModelDirectory.create(directory)
     tokenizer = SentencePieceTokenizer.train(texts, vocab_size)
@@ -58,17 +53,7 @@ def create_random_model(directory: Path, preset: str, texts: list[str], vocab_si
 
 
 def cut_sentences(directory: Path, texts: list[str], length: int, count: int) -> list[str]:
-    """Returns sentences that are cut to `length` ids, including EOS.
-
-    Args:
-        directory: the model directory, whose vocabulary is used.
-        texts: lines of text; short ones are skipped.
-        length: ids of each sentence.
-        count: number of sentences.
-
-    Raises:
-        ValueError: if the text has too few sentences that are long enough.
-    """
+    """Returns `count` sentences that are cut to `length` ids, including EOS. Skips short ones."""
     import sentencepiece
 
     processor = sentencepiece.SentencePieceProcessor(
@@ -80,78 +65,50 @@ def cut_sentences(directory: Path, texts: list[str], length: int, count: int) ->
         sentence = processor.decode(ids)
         if len(ids) == length - 1 and processor.encode(sentence) == ids:
             found.append(sentence)
-        if len(found) == count:
-            return found
-    raise ValueError(
-        f"Expected {count} sentences of at least {length} ids. Received: {len(found)}. "
-        "Pass more text or a smaller --sentences."
-    )
+    if len(found) < count:
+        raise ValueError(f"Expected {count} sentences of {length} ids. Received: {len(found)}.")
+    return found[:count]
 
 
-@dataclasses.dataclass(frozen=True)
-class Exporter:
-    """Exports a model for the systems.
+def export_model(model_dir: Path, system: str, folder: Path, *, beam_size, length, opennmt_python):
+    """Writes the model of a system to a folder. Returns the settings of its worker.
 
     Args:
         model_dir: the model directory.
+        system: the system.
+        folder: the folder.
         beam_size: beam size of the searches.
         length: ids of each translation for random weights. None for a trained model, which ends
             its translations itself.
-        opennmt_python: Python of an environment with OpenNMT-tf, or None.
+        opennmt_python: Python of an environment with OpenNMT-tf.
     """
-
-    model_dir: Path
-    beam_size: int
-    length: int | None
-    opennmt_python: str | None
-
-    @property
-    def max_length(self):
-        return self.length or MAX_LENGTH
-
-    def export(self, system: str, folder: Path) -> dict:
-        """Writes the model of a system to a folder. Returns the settings of its worker."""
-        if system == "opennmt":
-            return self._for_opennmt(folder)
-        if system.startswith("ctranslate2"):
-            return self._for_ctranslate2(folder, "int8" if system.endswith("int8") else "none")
-        options = system.split()
-        settings = TranslationSettings(
-            self.beam_size,
-            ALPHA,
-            extra_length=0 if self.length else 50,
-            early_stopping="early" in options,
-            jit_compile="compiled" in options,
-        )
-        precision = "bfloat16" if "bfloat16" in options else "float32"
-        module = TranslationModule.from_model_dir(self.model_dir, settings, precision)
-        return {"kind": "saved_model", "path": str(export(module, folder))}
-
-    def _for_ctranslate2(self, folder, quantization):
-        export_ctranslate2.export(self.model_dir, folder, quantization)
-        settings = {"kind": "ctranslate2", "path": str(folder), "beam_size": self.beam_size}
+    kind, *options = system.split()
+    if kind == "ctranslate2":
+        export_ctranslate2.export(model_dir, folder, "int8" if options else "none")
         # Both length penalties are similar near a length of 15.
-        penalty = ALPHA * 15 / (5 + 15)
-        return settings | {"max_length": self.max_length, "length_penalty": penalty}
+        settings = {"beam_size": beam_size, "length_penalty": ALPHA * 15 / (5 + 15)}
+        settings["max_decoding_length"] = length or MAX_LENGTH
+        return {"kind": kind, "path": str(folder), "options": settings}
+    if kind == "opennmt":
+        write_for_opennmt(model_dir, folder)
+        sizes = str(beam_size), str(length or MAX_LENGTH)
+        command = [opennmt_python, "-m", "benchmarks.decoding.opennmt_model", str(folder), *sizes]
+        subprocess.run(command, env=child_environment(), check=True)
+        vocabulary = str(model_dir / "vocab.model")
+        return {"kind": kind, "path": str(folder / "saved_model"), "vocabulary": vocabulary}
+    settings = TranslationSettings(
+        beam_size,
+        ALPHA,
+        extra_length=0 if length else 50,
+        early_stopping="early" in system,
+        jit_compile="compiled" in system,
+    )
+    precision = "bfloat16" if "bfloat16" in system else "float32"
+    module = TranslationModule.from_model_dir(model_dir, settings, precision)
+    return {"kind": "saved_model", "path": str(export(module, folder))}
 
-    def _for_opennmt(self, folder):
-        """Builds OpenNMT-tf's SavedModel in its own environment."""
-        write_for_opennmt(self.model_dir, folder, ALPHA)
-        path = str(folder / "saved_model")
-        arguments = map(str, (folder, self.beam_size, self.max_length, path))
-        done = subprocess.run(
-            [self.opennmt_python, "-m", "benchmarks.decoding.opennmt_model", *arguments],
-            capture_output=True,
-            text=True,
-            env=child_environment(),
-        )
-        if done.returncode:
-            raise RuntimeError(f"Building OpenNMT-tf's model failed:\n{done.stderr[-3000:]}")
-        vocabulary = str(self.model_dir / "vocab.model")
-        return {"kind": "opennmt", "path": path, "vocabulary": vocabulary}
 
-
-def write_for_opennmt(model_dir: Path, folder: Path, alpha: float):
+def write_for_opennmt(model_dir: Path, folder: Path):
     """Writes weights, vocabulary and architecture for `opennmt_model`.
 
     Raises:
@@ -160,53 +117,63 @@ def write_for_opennmt(model_dir: Path, folder: Path, alpha: float):
     directory = ModelDirectory.open(model_dir)
     model = directory.load_model()
     config = model.config
-    supported = (
-        (config.position == "relative" and config.share_heads)
-        and (config.use_key_table and config.use_value_table)
-        and (config.tie_embeddings and config.target_space_id is None)
-    )
-    if not supported:
+    if config.position != "relative" or not config.share_heads or not config.tie_embeddings:
         raise ValueError(
-            "OpenNMT-tf requires relative positions, two tables per layer that all heads share, "
-            f"and tied embeddings. Received: {config}. Remove opennmt from --systems."
+            "OpenNMT-tf requires relative positions, tables that all heads share, and tied "
+            f"embeddings. Received: {config}. Remove opennmt from --systems."
         )
     folder.mkdir(parents=True)
-    (folder / "architecture.json").write_text(json.dumps(config.to_dict() | {"alpha": alpha}))
+    (folder / "architecture.json").write_text(json.dumps(config.to_dict() | {"alpha": ALPHA}))
     tokens = directory.token_names(config.vocab_size)[0][EOS_ID + 1 :]
     (folder / "tokens.txt").write_text("".join(f"{token}\n" for token in tokens))
-    np.savez(folder / "weights.npz", **_collect_weights(model))
+    weights = {name: keras.ops.convert_to_numpy(x) for name, x in _opennmt_weights(model).items()}
+    np.savez(folder / "weights.npz", **weights)
 
 
-def _collect_weights(model):
-    weights = {"embeddings": model.source_embedding.embeddings}
+def _opennmt_weights(model):
+    """Returns weights by their paths in OpenNMT-tf's model."""
+    table = keras.ops.convert_to_numpy(model.source_embedding.embeddings)
+    # OpenNMT-tf has a start token after padding, and an unknown token at the end.
+    zeros = np.zeros_like(table[:1])
+    bias = np.zeros(len(table) + 2, "float32")
+    bias[[0, 1, -1]] = NEVER_CHOSEN
+    weights = {"features_inputter.embedding": np.concatenate([zeros, zeros, table[EOS_ID:], zeros])}
+    weights["decoder.output_layer.bias"] = bias
+    norm = "input_layer_norm" if model.config.normalize_first else "output_layer_norm"
     for stack, layers in (("encoder", model.encoder_layers), ("decoder", model.decoder_layers)):
         for i, layer in enumerate(layers):
-            weights |= _layer_weights(layer, f"{stack}/{i}")
+            parts = {"self_attention": (layer.self_attention, layer.self_attention_residual)}
+            if layer.cross_attention is not None:
+                parts["attention.0"] = layer.cross_attention, layer.cross_attention_residual
+            parts["ffn"] = layer.feed_forward, layer.feed_forward_residual
+            for name, (part, residual) in parts.items():
+                path = f"{stack}.layers.{i}.{name}"
+                weights |= _norm_weights(f"{path}.{norm}", residual.norm)
+                weights |= _sublayer_weights(f"{path}.layer", part)
     if model.config.normalize_first:
-        weights |= _norm_weights("encoder", model.encoder_norm)
-        weights |= _norm_weights("decoder", model.decoder_norm)
-    return {name: keras.ops.convert_to_numpy(value) for name, value in weights.items()}
-
-
-def _layer_weights(layer, prefix):
-    weights = _norm_weights(f"{prefix}/self", layer.self_attention_residual.norm)
-    weights |= _norm_weights(f"{prefix}/ffn", layer.feed_forward_residual.norm)
-    attentions = {"self": layer.self_attention}
-    if layer.cross_attention is not None:
-        attentions["cross"] = layer.cross_attention
-        weights |= _norm_weights(f"{prefix}/cross", layer.cross_attention_residual.norm)
-    for name, attention in attentions.items():
-        weights[f"{prefix}/{name}/queries"] = np.asarray(attention.query_dense.matrix)
-        weights[f"{prefix}/{name}/keys"] = np.asarray(attention.key_dense.matrix)
-        weights[f"{prefix}/{name}/values"] = np.asarray(attention.value_dense.matrix)
-        weights[f"{prefix}/{name}/output"] = np.asarray(attention.output_dense.matrix)
-    weights[f"{prefix}/self/key_table"] = layer.self_attention.key_embedding.table
-    weights[f"{prefix}/self/value_table"] = layer.self_attention.value_embedding.table
-    for name in ("inner", "outer"):
-        dense = getattr(layer.feed_forward, name)
-        weights |= {f"{prefix}/{name}/kernel": dense.kernel, f"{prefix}/{name}/bias": dense.bias}
+        weights |= _norm_weights("encoder.layer_norm", model.encoder_norm)
+        weights |= _norm_weights("decoder.layer_norm", model.decoder_norm)
     return weights
 
 
-def _norm_weights(prefix, norm):
-    return {f"{prefix}/gamma": norm.gamma, f"{prefix}/beta": norm.beta}
+def _sublayer_weights(path, part):
+    if hasattr(part, "inner"):
+        return {
+            f"{path}.{name}.{weight}": getattr(getattr(part, name), weight)
+            for name in ("inner", "outer")
+            for weight in ("kernel", "bias")
+        }
+    weights = {
+        f"{path}.linear_queries.kernel": part.query_dense.matrix,
+        f"{path}.linear_keys.kernel": part.key_dense.matrix,
+        f"{path}.linear_values.kernel": part.value_dense.matrix,
+        f"{path}.linear_output.kernel": part.output_dense.matrix,
+    }
+    if ".self_attention." in path:
+        weights[f"{path}.relative_position_keys"] = part.key_embedding.table
+        weights[f"{path}.relative_position_values"] = part.value_embedding.table
+    return weights
+
+
+def _norm_weights(path, norm):
+    return {f"{path}.gamma": norm.gamma, f"{path}.beta": norm.beta}

@@ -1,9 +1,9 @@
 """Builds OpenNMT-tf 2.32's Transformer with this project's weights. Runs in its environment.
 
-    OPENNMT_PYTHON -m benchmarks.decoding.opennmt_model FOLDER BEAM_SIZE MAX_LENGTH SAVED_MODEL
+    OPENNMT_PYTHON -m benchmarks.decoding.opennmt_model FOLDER BEAM_SIZE MAX_LENGTH
 
-FOLDER is the output of `models.write_for_opennmt`. OpenNMT-tf's vocabulary has two additional
-tokens, start and unknown. A large negative bias prevents the search from choosing them.
+FOLDER is the output of `models.write_for_opennmt`; the SavedModel is written into it. OpenNMT-tf's
+vocabulary has two additional tokens, start and unknown, which the search never chooses.
 """
 
 import json
@@ -17,7 +17,6 @@ import tensorflow as tf
 SPECIAL_TOKENS = ("<blank>", "<s>", "</s>")
 # This project's vocabulary starts with padding and EOS.
 EOS_ID = 1
-NEVER_CHOSEN = -1e9
 # Below this epsilon Keras 2 uses a slower layer normalization.
 MIN_EPSILON = 1.001e-5
 
@@ -59,47 +58,15 @@ def initialize(model, vocabulary: str, params: dict, config: dict):
 
 
 def set_weights(model, weights):
-    """Assigns the arrays of `models.write_for_opennmt`."""
-    zeros = np.zeros((1, weights["embeddings"].shape[1]), "float32")
-    table = np.concatenate([zeros, zeros, weights["embeddings"][EOS_ID:], zeros])
-    model.features_inputter.embedding.assign(table)
-    bias = np.zeros(len(table), "float32")
-    bias[[0, 1, -1]] = NEVER_CHOSEN
-    model.decoder.output_layer.bias.assign(bias)
-    for name, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
-        for i, layer in enumerate(stack.layers):
-            _set_layer(layer, weights, f"{name}/{i}")
-        if stack.layer_norm is not None:
-            _set_norm(stack.layer_norm, weights, name)
+    """Assigns arrays to variables, which are named by their paths of attributes and indices."""
+    for path, array in weights.items():
+        variable = model
+        for name in path.split("."):
+            variable = variable[int(name)] if name.isdigit() else getattr(variable, name)
+        variable.assign(array)
 
 
-def _set_layer(layer, weights, prefix):
-    _set_attention(layer.self_attention, weights, f"{prefix}/self")
-    if hasattr(layer, "attention"):
-        _set_attention(layer.attention[0], weights, f"{prefix}/cross")
-    for name in ("inner", "outer"):
-        dense = getattr(layer.ffn.layer, name)
-        dense.kernel.assign(weights[f"{prefix}/{name}/kernel"])
-        dense.bias.assign(weights[f"{prefix}/{name}/bias"])
-    _set_norm(layer.ffn.input_layer_norm or layer.ffn.output_layer_norm, weights, f"{prefix}/ffn")
-
-
-def _set_attention(wrapper, weights, prefix):
-    attention = wrapper.layer
-    for name in ("queries", "keys", "values", "output"):
-        getattr(attention, f"linear_{name}").kernel.assign(weights[f"{prefix}/{name}"])
-    if attention.maximum_relative_position is not None:
-        attention.relative_position_keys.assign(weights[f"{prefix}/key_table"])
-        attention.relative_position_values.assign(weights[f"{prefix}/value_table"])
-    _set_norm(wrapper.input_layer_norm or wrapper.output_layer_norm, weights, prefix)
-
-
-def _set_norm(norm, weights, prefix):
-    norm.gamma.assign(weights[f"{prefix}/gamma"])
-    norm.beta.assign(weights[f"{prefix}/beta"])
-
-
-def main(folder, beam_size, max_length, saved_model):
+def main(folder, beam_size, max_length):
     tf.get_logger().setLevel("ERROR")
     folder = Path(folder)
     config = json.loads((folder / "architecture.json").read_text())
@@ -113,7 +80,7 @@ def main(folder, beam_size, max_length, saved_model):
     }
     initialize(model, str(vocabulary), params, config)
     set_weights(model, np.load(folder / "weights.npz"))
-    model.export(saved_model)
+    model.export(str(folder / "saved_model"))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,12 @@
 """Translates with one system of the decoding benchmark in its own process.
 
-Started by `benchmarks.decoding` with settings as JSON. A message is a list of batches of strings;
-the answer has the "seconds" of all, the "translations", and the peak memory in "megabytes".
-The packages of a system are imported only in its worker, because OpenNMT-tf has its own
-environment.
+Started by `benchmarks.decoding` with settings as JSON. A message is a list of batches of strings,
+and the result has their translations. The packages of a system are imported only in its worker,
+because OpenNMT-tf has its own environment.
 """
 
 import os
-import time
 
-from benchmarks import memory
 from benchmarks.workers import answer_all, tensorflow_with_threads
 
 
@@ -39,11 +36,10 @@ def load_ctranslate2(settings):
     translator = ctranslate2.Translator(
         settings["path"], device="cpu", inter_threads=1, intra_threads=settings["threads"]
     )
-    options = {"beam_size": settings["beam_size"], "max_decoding_length": settings["max_length"]}
-    options["length_penalty"] = settings["length_penalty"]
 
     def translate(texts):
-        results = translator.translate_batch(processor.encode(texts, out_type=str), **options)
+        pieces = processor.encode(texts, out_type=str)
+        results = translator.translate_batch(pieces, **settings["options"])
         return processor.decode([result.hypotheses[0] for result in results])
 
     return translate, translator
@@ -75,27 +71,17 @@ def load_opennmt(settings):
     return translate, loaded
 
 
-LOADERS = {
-    "saved_model": load_saved_model,
-    "ctranslate2": load_ctranslate2,
-    "opennmt": load_opennmt,
-}
-
-
-def make_reply(settings):
+def start(settings):
     """Returns the function that answers messages."""
+    loaders = {
+        "saved_model": load_saved_model,
+        "ctranslate2": load_ctranslate2,
+        "opennmt": load_opennmt,
+    }
     # Keep a reference to the model, because its signature does not keep it alive.
-    translate, _model = LOADERS[settings["kind"]](settings)
-
-    def reply(batches):
-        memory.reset_peak()
-        start = time.perf_counter()
-        translations = [text for batch in batches for text in translate(batch)]
-        seconds = time.perf_counter() - start
-        return {"seconds": seconds, "translations": translations, "megabytes": memory.peak()}
-
-    return reply
+    translate, model = loaders[settings["kind"]](settings)
+    return lambda batches, _=model: lambda: [text for each in batches for text in translate(each)]
 
 
 if __name__ == "__main__":
-    answer_all(make_reply)
+    answer_all(start)

@@ -14,13 +14,7 @@ from torch.nn import functional
 
 
 class TranslationModel(nn.Module):
-    """Embeddings, positions, `torch.nn.Transformer` and logits.
-
-    Args:
-        config: fields of a `TransformerConfig`.
-        label_smoothing: label smoothing of the loss.
-        max_length: maximum number of positions.
-    """
+    """Embeddings, positions, `torch.nn.Transformer` and logits, for fields of a config."""
 
     def __init__(self, config: dict, label_smoothing: float, max_length: int):
         super().__init__()
@@ -100,6 +94,6 @@ def make(settings):
 
     def prepare(batches):
         tensors = [[torch.tensor(ids).long() for ids in batch] for batch in batches]
-        return lambda: {"losses": [step(*batch) for batch in tensors]}
+        return lambda: [step(*batch) for batch in tensors]
 
     return prepare

@@ -27,7 +27,7 @@ def make(settings):
 
     def prepare(batches):
         iterator = _cached_iterator(tf, batches)
-        return lambda: {"losses": [float(model.train_function(iterator)["loss"]) for _ in batches]}
+        return lambda: [float(model.train_function(iterator)["loss"]) for _ in batches]
 
     return prepare
 

@@ -8,15 +8,13 @@ Experiments:
     table1      absolute positions, relative positions, and both
     table2      clipping distances
     table3      with and without the tables a^V and a^K
-    positions   all position encodings
     lengths     relative and absolute positions, trained on short sentences, scored by length
 
 Every variant is trained by `trainer.train` with the same settings, once per seed. Then the dev set
 and the test sets are translated. Rerun the same command to resume. Variants that two tables have in
 common are trained once.
 
---output_dir contains EXPERIMENT.md and EXPERIMENT.csv, which are updated after every trial. The
-folder trials/ contains the models.
+--output_dir contains EXPERIMENT.md, which is updated after every trial, and the models in trials/.
 """
 
 import os
@@ -49,31 +47,22 @@ TRAINING_FLAGS = (
 def define_flags(values: flags.FlagValues = flags.FLAGS):
     """Defines the flags of this program, including those of `trainer.train` that it passes on."""
 
-    def define(kind, name, default, text, **bounds):
+    def define(name, default, text, kind=flags.DEFINE_string, **bounds):
         kind(name, default, text, flag_values=values, **bounds)
 
-    string, strings = flags.DEFINE_string, flags.DEFINE_list
-    define(
-        string,
-        "data",
-        None,
-        "Folder of files SPLIT.LANGUAGE[.gz], or a dataset of TensorFlow Datasets.",
-    )
-    define(
-        string,
-        "data_dir",
-        None,
-        "Directory of TensorFlow Datasets. Default: ~/tensorflow_datasets.",
-    )
-    define(string, "direction", "en-de", "Source and target language.")
-    define(string, "train", "train", "Name of the training split in a folder.")
-    define(string, "dev", "dev", "Name of the dev split in a folder.")
-    define(strings, "test", ["test"], "Comma-separated names of the test splits.")
-    define(strings, "presets", ["shaw_base"], "Comma-separated presets to train.")
-    define(strings, "seeds", ["1"], "Comma-separated seeds; one model per seed.")
+    data = "Folder of files SPLIT.LANGUAGE[.gz], or a dataset of TensorFlow Datasets."
+    define("data", None, data)
+    define("data_dir", None, "Directory of TensorFlow Datasets. Default: ~/tensorflow_datasets.")
+    define("direction", "en-de", "Source and target language.")
+    define("train", "train", "Name of the training split in a folder.")
+    define("dev", "dev", "Name of the dev split in a folder.")
+    lists = flags.DEFINE_list
+    define("test", ["test"], "Comma-separated names of the test splits.", lists)
+    define("presets", ["shaw_base"], "Comma-separated presets to train.", lists)
+    define("seeds", ["1"], "Comma-separated seeds; one model per seed.", lists)
     short = "For `lengths`: length of the longest training sentence in tokens."
-    define(flags.DEFINE_integer, "short", 16, short, lower_bound=4)
-    define(string, "output_dir", "runs/paper_tables", "Directory for tables and models.")
+    define("short", 16, short, flags.DEFINE_integer, lower_bound=4)
+    define("output_dir", "runs/paper_tables", "Directory for tables and models.")
     setting_flags.define_flags(RunConfig, values, TRAINING_FLAGS)
 
 
@@ -84,11 +73,6 @@ def _check_flags(argv, values):
         )
     if values.data is None:
         raise ValueError("--data must be a folder of text files or a TensorFlow Datasets name.")
-    unknown = [preset for preset in values.presets if preset not in RECIPES]
-    if unknown or not values.presets:
-        raise ValueError(
-            f"--presets must be among {', '.join(RECIPES)}, got {', '.join(unknown) or 'none'}."
-        )
     if not values.seeds or not all(seed.isdecimal() for seed in values.seeds):
         raise ValueError(f"--seeds must be integers >= 0, got {','.join(values.seeds) or 'none'}.")
 
@@ -109,25 +93,14 @@ def _make_trials(experiment, values):
     return [[make_trial(variant, seed) for seed in values.seeds] for variant in variants]
 
 
-def _write_report(experiment, trials, values, scored):
-    """Writes the table and the CSV file; returns the table.
-
-    `scored` caches the results of finished trials by folder.
-    """
+def _write_report(experiment, trials, values):
+    """Writes and returns the table."""
     max_length = values.short if experiment == "lengths" else None
-    results = [
-        [scored.get(trial.folder) or score_trial(trial, max_length) for trial in seeds]
-        for seeds in trials
-    ]
-    scored |= {
-        result.trial.folder: result for seeds in results for result in seeds if result.scores
-    }
+    results = [[score_trial(trial, max_length) for trial in seeds] for seeds in trials]
     table = report.format_table(results)
     if max_length is not None:
         table += "\n" + report.format_table_by_length(results, max_length)
-    stem = Path(values.output_dir) / experiment
-    atomic_files.write_text(f"{stem}.md", table)
-    atomic_files.write_text(f"{stem}.csv", report.format_csv(results, max_length))
+    atomic_files.write_text(Path(values.output_dir) / f"{experiment}.md", table)
     return table
 
 
@@ -137,10 +110,9 @@ def _run(argv, values):
     trials = _make_trials(experiment, values)
     # All variants with the first seed come before the second seed.
     ordered = [trial for seeds in zip(*trials) for trial in seeds]
-    scored = {}
     for number, trial in enumerate(ordered, start=1):
         trial.run()
-        table = _write_report(experiment, trials, values, scored)
+        table = _write_report(experiment, trials, values)
         done = f"{trial.variant.label}, seed {trial.seed}: done"
         print(f"{experiment} {number}/{len(ordered)}: {done}", flush=True)
     print(table)

@@ -16,7 +16,7 @@ class Dataset:
     target language.
 
     Raises:
-        ValueError: if `direction` is malformed, files are missing, or options contradict `data`.
+        ValueError: if `direction` is malformed or files are missing.
     """
 
     data: str
@@ -30,16 +30,6 @@ class Dataset:
         languages = self.direction.split("-")
         if len(languages) != 2 or not all(languages):
             raise ValueError(f"--direction must look like en-de, got {self.direction!r}.")
-        if self._is_folder and self.data_dir is not None:
-            raise ValueError(
-                f"--data_dir applies to TensorFlow Datasets only, got {self.data_dir} with the "
-                f"folder {self.data}."
-            )
-        if not self._is_folder and (self.train, self.dev) != ("train", "dev"):
-            raise ValueError(
-                f"--train and --dev apply to folders of text files only, got {self.train} and "
-                f"{self.dev} with --data={self.data}."
-            )
         for split in (self.train, *self.eval_splits) if self._is_folder else ():
             self._files(split)
 

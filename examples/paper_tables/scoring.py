@@ -1,5 +1,6 @@
 """sacreBLEU of a trial's translations: by split, and by source length."""
 
+import bisect
 import dataclasses
 from collections.abc import Sequence
 
@@ -59,11 +60,6 @@ def bucket_labels(max_train_length: int) -> list[str]:
     return [f"{low + 1}–{high}" for low, high in zip([0, *edges], [*edges, ""])]
 
 
-def bucket_index(length: int, max_train_length: int) -> int:
-    """Returns the bucket of a source length."""
-    return sum(length > edge for edge in _bucket_edges(max_train_length))
-
-
 def _bucket_edges(max_train_length):
     """Returns the upper bounds of all buckets but the last: two are beyond the training range."""
     longest = max_train_length
@@ -72,13 +68,14 @@ def _bucket_edges(max_train_length):
 
 def _score_by_length(trial: Trial, max_train_length: int):
     tokenizer = ModelDirectory.open(trial.model_dir).load_tokenizer()
-    buckets: list[list[tuple[str, str]]] = [[] for _ in bucket_labels(max_train_length)]
+    edges = _bucket_edges(max_train_length)
+    buckets: list[list[tuple[str, str]]] = [[] for _ in range(len(edges) + 1)]
     for split in trial.dataset.tests:
         corpus = trial.dataset.open_corpus(split)
         lengths: Sequence[int] = tokenizer.tokenize(list(corpus.sources())).row_lengths().numpy()
         lines = zip(_read_translations(trial, split), corpus.targets())
         for length, pair in zip(lengths, lines, strict=True):
-            buckets[bucket_index(length, max_train_length)].append(pair)
+            buckets[bisect.bisect_left(edges, length)].append(pair)
     return [
         (len(pairs), metrics.sacrebleu(*zip(*pairs)).value if pairs else None) for pairs in buckets
     ]

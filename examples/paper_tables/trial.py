@@ -4,22 +4,16 @@
 repeated, so a trial that was killed resumes when it is run again.
 """
 
-import contextlib
 import dataclasses
 import fcntl
-import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from examples.paper_tables.datasets import Dataset
 from examples.paper_tables.variants import Variant
 from trainer import atomic_files
 from trainer.training.checkpoints import Checkpoints
-
-# A killed process loses at most this many seconds of its recorded training time.
-_RECORD_TIME_EVERY = 10.0
 
 
 class TrialError(Exception):
@@ -46,13 +40,6 @@ class Trial:
     @property
     def model_dir(self) -> Path:
         return self.folder / "model"
-
-    @property
-    def seconds(self) -> float:
-        """Total training time in seconds, over all processes that trained this model."""
-        if not self._time_file.is_file():
-            return 0.0
-        return json.loads(self._time_file.read_text())["seconds"]
 
     @property
     def is_done(self) -> bool:
@@ -93,7 +80,7 @@ class Trial:
                 f"got {self.settings['train_steps']}. Increase it or choose another --output_dir."
             )
         print(f"Training {self.variant.label}, seed {self.seed}: {self.folder}", flush=True)
-        self._run(self.training_command(), lock, record_time=True)
+        self._run(self.training_command(), lock)
 
     def _translate(self, split, lock):
         if self.translations(split).is_file():
@@ -101,9 +88,9 @@ class Trial:
         with atomic_files.atomic_file(self.translations(split)) as temporary:
             flags = {"model_dir": self.model_dir, "metrics": "", "output": temporary}
             flags |= self.dataset.evaluation_flags(split)
-            self._run(_make_command("trainer.evaluate", flags), lock, record_time=False)
+            self._run(_make_command("trainer.evaluate", flags), lock)
 
-    def _run(self, command, lock, *, record_time):
+    def _run(self, command, lock):
         """Runs a child process and waits for it."""
         log = self.folder / "log.txt"
         with open(log, "a") as output:
@@ -113,7 +100,7 @@ class Trial:
                 command, stdout=output, stderr=subprocess.STDOUT, pass_fds=(lock.fileno(),)
             )
             try:
-                self._wait(process, record_time=record_time)
+                process.wait()
             except BaseException as error:
                 # The process saves its last checkpoint. The terminal has sent it SIGINT as well.
                 if not isinstance(error, KeyboardInterrupt):
@@ -126,19 +113,6 @@ class Trial:
                 f"{command[2]} failed with exit status {process.returncode}. "
                 f"Last lines of {log}:\n  {last_lines}"
             )
-
-    def _wait(self, process, *, record_time):
-        before, started = self.seconds, time.monotonic()
-        while process.poll() is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_RECORD_TIME_EVERY)
-            if record_time:
-                seconds = before + time.monotonic() - started
-                atomic_files.write_text(self._time_file, json.dumps({"seconds": seconds}))
-
-    @property
-    def _time_file(self):
-        return self.folder / "time.json"
 
 
 def _make_command(module, flags):

@@ -16,6 +16,7 @@ SPLITS = ("train", "dev", "test")
 # Ids of names: 0 is padding. Variables follow, then the frequent names of the training set.
 UNKNOWN, HOLE_ID, NAMELESS, FIRST_VARIABLE = 1, 2, 3, 4
 FIRST_WORD = FIRST_VARIABLE + graphs.MAX_VARIABLES
+FIRST_IDS = {"kinds": 2, "roles": 2, "names": FIRST_WORD}
 _EXCLUDED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages"}
 
 
@@ -39,43 +40,30 @@ def read_examples(folder=None, max_nodes=64, max_holes=4):
         if _EXCLUDED_FOLDERS & set(module.parts):
             continue
         rng = random.Random(f"0 {module.as_posix()}")
-        for tree in map(graphs.make_tree, _parse_functions(path)):
-            names = ["" if v >= 0 else name for v, name in zip(tree.variables, tree.names)]
-            fingerprint = tree.kinds, tree.roles, tree.variables, tuple(names)
-            if len(tree.kinds) > max_nodes or fingerprint in known:
-                continue
-            known.add(fingerprint)
-            examples = [graphs.make_example(tree, hole, rng) for hole in tree.uses]
-            examples = [example for example in examples if example]
-            chosen = rng.sample(examples, min(max_holes, len(examples)))
-            splits[assign_split(module.as_posix())] += chosen
-    if not all(splits.values()):
-        sizes = {split: len(examples) for split, examples in splits.items()}
-        raise ValueError(
-            f"All splits must have examples, got {sizes} from {folder}. "
-            "Choose a folder with more Python files."
-        )
+        for tree in _read_trees(path):
+            if len(tree.kinds) <= max_nodes and tree[:4] not in known:
+                known.add(tree[:4])
+                examples = graphs.make_examples(tree, rng)
+                chosen = rng.sample(examples, min(max_holes, len(examples)))
+                splits[assign_split(module.as_posix())] += chosen
     return splits
 
 
-def _parse_functions(path):
+def _read_trees(path):
     with warnings.catch_warnings():
         # Old files contain invalid escape sequences.
         warnings.simplefilter("ignore")
         try:
-            return list(graphs.find_functions(path.read_bytes()))
+            return [graphs.make_tree(node) for node in graphs.find_functions(path.read_bytes())]
         except (SyntaxError, ValueError):
             # Some files are templates or have another encoding.
             return []
 
 
 def make_vocabulary(examples, min_count=5, size=2000):
-    """Returns {"kinds", "roles", "names": {word: id}} of words in `min_count` or more examples.
-
-    Ids of kinds and roles start at 2, and those of names at `FIRST_WORD`.
-    """
+    """Returns {"kinds", "roles", "names": {word: id}} of words in `min_count` or more examples."""
     vocabulary = {}
-    for field, first in (("kinds", 2), ("roles", 2), ("names", FIRST_WORD)):
+    for field, first in FIRST_IDS.items():
         counts = collections.Counter()
         for example in examples:
             counts.update(set(getattr(example, field)) - {"", graphs.HOLE})
@@ -126,21 +114,21 @@ def make_batch(examples, vocabulary, *, edges=True):
     `edges` int8 "tree_labels", "name_labels" `[B, T, T]`, padded with -1. Answers are int32 `[B]`.
     """
     shape = len(examples), max(len(example.kinds) for example in examples)
-    batch = {field: np.zeros(shape, np.int32) for field in ("kinds", "roles", "names")}
-    edge_fields = ("tree_labels", "name_labels") if edges else ()
-    batch |= {f: np.full((*shape, shape[1]), graphs.NO_EDGE, np.int8) for f in edge_fields}
-    names = {graphs.HOLE: HOLE_ID, "": NAMELESS, **vocabulary["names"]}
+    batch = {field: np.zeros(shape, np.int32) for field in vocabulary}
+    if edges:
+        labels = np.full((2, *shape, shape[1]), graphs.NO_EDGE, np.int8)
+        batch |= {"tree_labels": labels[0], "name_labels": labels[1]}
+    special = {graphs.HOLE: HOLE_ID, "": NAMELESS}
     for i, example in enumerate(examples):
         size = len(example.kinds)
-        for field in ("kinds", "roles"):
-            ids = [vocabulary[field].get(word, UNKNOWN) for word in getattr(example, field)]
-            batch[field][i, :size] = ids
-        batch["names"][i, :size] = [
-            FIRST_VARIABLE + variable if variable >= 0 else names.get(name, UNKNOWN)
-            for name, variable in zip(example.names, example.variables)
-        ]
-        for field in edge_fields:
-            batch[field][i, :size, :size] = getattr(example, field)
+        for field in vocabulary:
+            ids = vocabulary[field] if field != "names" else vocabulary[field] | special
+            batch[field][i, :size] = [ids.get(word, UNKNOWN) for word in getattr(example, field)]
+        variables = np.array(example.variables)
+        np.copyto(batch["names"][i, :size], FIRST_VARIABLE + variables, where=variables >= 0)
+        if edges:
+            labels[0, i, :size, :size] = graphs.label_tree_edges(example.parents)
+            labels[1, i, :size, :size] = graphs.label_name_edges(example.variables, example.hole)
     return batch, np.array([example.answer for example in examples], np.int32)
 
 
@@ -149,23 +137,19 @@ def permute_variables(names, answers, rng):
     numbers = np.tile(np.arange(graphs.MAX_VARIABLES, dtype=np.int32), (len(names), 1))
     numbers = rng.permuted(numbers, axis=1)
     examples, nodes = np.nonzero((names >= FIRST_VARIABLE) & (names < FIRST_WORD))
-    old = names[examples, nodes] - FIRST_VARIABLE
-    names[examples, nodes] = FIRST_VARIABLE + numbers[examples, old]
+    names[examples, nodes] = (
+        FIRST_VARIABLE + numbers[examples, names[examples, nodes] - FIRST_VARIABLE]
+    )
     return numbers[np.arange(len(answers)), answers]
 
 
 def baseline_accuracies(examples):
-    """Returns the accuracies of predictions without learning.
-
-    "chance" draws a variable at random, "nearest before" takes the last mention before the hole,
-    and "most frequent" takes the variable with the most mentions.
-    """
+    """Returns the accuracies of a random variable, the last before the hole, and the commonest."""
     rows = []
     for example in examples:
         mentions = [v for v in example.variables if v >= 0]
         before = [v for v in example.variables[: example.hole] if v >= 0]
         nearest = before[-1] if before else mentions[0]
         frequent = collections.Counter(mentions).most_common(1)[0][0]
-        answer = example.answer
-        rows.append((1 / len(set(mentions)), nearest == answer, frequent == answer))
+        rows.append((1 / len(set(mentions)), nearest == example.answer, frequent == example.answer))
     return dict(zip(("chance", "nearest before", "most frequent"), np.mean(rows, axis=0).tolist()))

@@ -30,41 +30,31 @@ _NAMED = (*_VARIABLES, ast.Attribute, ast.keyword, ast.alias)
 
 
 class Tree(NamedTuple):
-    """The n nodes of a function in source order."""
+    """The n nodes of a function in source order, and its hole."""
 
     kinds: tuple[str, ...]  # class with its operator or context, such as "BinOp/Add"
     roles: tuple[str, ...]  # field of the parent that contains the node, such as "left"
-    names: tuple[str, ...]  # identifier or ""
-    parents: tuple[int, ...]  # index; -1 for the function
+    names: tuple[str, ...]  # identifier, or "" for local variables and others
     variables: tuple[int, ...]  # number of the local variable that the node names, or -1
-    uses: tuple[int, ...]  # indices of the nodes that read a variable
-
-
-class Example(NamedTuple):
-    """A function with a hole. Kinds and roles are those of `Tree`."""
-
-    kinds: tuple[str, ...]
-    roles: tuple[str, ...]
-    names: tuple[str, ...]  # `HOLE` at the hole and "" for local variables
-    variables: tuple[int, ...]  # random numbers; -1 for other nodes and the hole
-    tree_labels: np.ndarray  # int8 `[n, n]`, from `label_tree_edges`
-    name_labels: np.ndarray  # int8 `[n, n]`, from `label_name_edges`
-    hole: int
-    answer: int  # number of the variable to predict
+    parents: tuple[int, ...]  # index; -1 for the function
+    hole: int = -1  # index of the node whose variable is to be predicted
+    answer: int = -1  # number of this variable
 
 
 def find_functions(source):
-    """Yields the functions of a module that contain no nested scope, as nodes of `ast`."""
-    for node in ast.walk(ast.parse(source)):
-        inner = (child for child in ast.walk(node) if child is not node)
-        if isinstance(node, _FUNCTIONS) and not any(isinstance(child, _SCOPES) for child in inner):
-            yield node
+    """Returns the functions of a module that contain no nested scope, as nodes of `ast`."""
+
+    def has_scope(node):
+        return any(isinstance(child, _SCOPES) for child in ast.walk(node) if child is not node)
+
+    functions = (node for node in ast.walk(ast.parse(source)) if isinstance(node, _FUNCTIONS))
+    return [node for node in functions if not has_scope(node)]
 
 
 def make_tree(function):
     """Returns the `Tree` of a node of `ast`, without its docstring and decorators."""
     kinds, roles, parents, nodes = zip(*_visit(function, "", -1, []))
-    names, numbers = tuple(map(_name, nodes)), {}
+    names, numbers = [_name(node) for node in nodes], {}
     for node, name in zip(nodes, names):
         binds = isinstance(getattr(node, "ctx", ast.Store()), ast.Store)
         if isinstance(node, _VARIABLES) and binds and name not in ("self", "cls", "_"):
@@ -73,8 +63,8 @@ def make_tree(function):
         numbers.get(name, -1) if isinstance(node, _VARIABLES) else -1
         for node, name in zip(nodes, names)
     )
-    uses = tuple(i for i, node in enumerate(nodes) if variables[i] >= 0 and _reads(node))
-    return Tree(kinds, roles, names, parents, variables, uses)
+    names = tuple("" if number >= 0 else name for name, number in zip(names, variables))
+    return Tree(kinds, roles, names, variables, parents)
 
 
 def _visit(node, role, parent, rows):
@@ -103,20 +93,13 @@ def _name(node):
     return next((getattr(node, field) for field in fields if getattr(node, field, None)), "")
 
 
-def _reads(node):
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-
-
 def label_tree_edges(parents):
     """Returns the labels of the paths between nodes in the tree, int8 `[n, n]`.
 
     The path from node `i` to node `j` goes `up` to their lowest common ancestor and then `down`.
     (0, 0) is the node itself, (1, 0) its parent, (0, 1) a child, and (1, 1) a sibling. If both
     numbers are positive, nodes before and after `i` have different labels. Paths of more than
-    `MAX_STEPS` steps up or down have no edge.
-
-    Args:
-        parents: index of each node's parent; -1 for the root.
+    `MAX_STEPS` steps up or down have no edge. `parents` is -1 for the root.
     """
     size = len(parents)
     # ancestors[i, j]: whether j is i or an ancestor of i.
@@ -142,10 +125,6 @@ def label_name_edges(variables, hole):
 
     A mention has edges to the last, next, earlier and later mentions of the same variable, and to
     the mentions of any variable directly before and after it. The hole mentions no variable.
-
-    Args:
-        variables: number of each node's variable; -1 for other nodes.
-        hole: index of the hole.
     """
     labels = np.full((len(variables), len(variables)), NO_EDGE, np.int8)
     mentions = [i for i, variable in enumerate(variables) if variable >= 0 or i == hole]
@@ -161,20 +140,21 @@ def label_name_edges(variables, hole):
     return labels
 
 
-def make_example(tree, hole, rng):
-    """Replaces one of the tree's `uses` by a hole. Variables get random numbers.
+def make_examples(tree, rng):
+    """Returns a copy of the tree for each use of a variable, which is replaced by a hole.
 
-    All features are computed after the variable is removed. Returns None if the answer is not
-    mentioned elsewhere, no other variable remains, or there are more than `MAX_VARIABLES`.
+    Variables get random numbers. Holes whose variable is not mentioned elsewhere are left out, and
+    those of trees without another variable or with more than `MAX_VARIABLES`.
     """
-    variables = list(tree.variables)
-    answer, variables[hole] = variables[hole], -1
-    present = sorted(set(variables) - {-1})
-    if answer not in present or not 2 <= len(present) <= MAX_VARIABLES:
-        return None
-    numbers = dict(zip(present, rng.sample(range(MAX_VARIABLES), len(present))))
-    variables = tuple(numbers.get(variable, -1) for variable in variables)
-    names = ["" if old >= 0 else name for old, name in zip(tree.variables, tree.names)]
-    names[hole] = HOLE
-    labels = label_tree_edges(tree.parents), label_name_edges(variables, hole)
-    return Example(tree.kinds, tree.roles, tuple(names), variables, *labels, hole, numbers[answer])
+    examples = []
+    for hole, (kind, answer) in enumerate(zip(tree.kinds, tree.variables)):
+        variables, names = list(tree.variables), list(tree.names)
+        variables[hole], names[hole] = -1, HOLE
+        present = sorted(set(variables) - {-1})
+        is_use = kind == "Name/Load" and answer in present
+        if is_use and 2 <= len(present) <= MAX_VARIABLES:
+            numbers = dict(zip(present, rng.sample(range(MAX_VARIABLES), len(present))))
+            variables = tuple(numbers.get(variable, -1) for variable in variables)
+            content = {"names": tuple(names), "variables": variables}
+            examples.append(tree._replace(**content, hole=hole, answer=numbers[answer]))
+    return examples

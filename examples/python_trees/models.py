@@ -44,13 +44,11 @@ class VariablePointer(keras.layers.Layer):
 
 def make_model(kind, vocabulary, width=64, num_layers=2, num_heads=4, dropout=0.1):
     """Returns a model of a kind, a key of `ATTENTION`, from the inputs of `data.make_batch`."""
-    fields = ("kinds", "roles", "names")
+    fields, edges = data.FIRST_IDS, ("tree_labels", "name_labels") if kind == "relations" else ()
     ids = {field: keras.Input((None,), dtype="int32", name=field) for field in fields}
-    fields = ("tree_labels", "name_labels") if kind == "relations" else ()
-    labels = {field: keras.Input((None, None), dtype="int8", name=field) for field in fields}
-    sizes = {"kinds": 2, "roles": 2, "names": data.FIRST_WORD}
-    sizes = {field: first + len(vocabulary[field]) for field, first in sizes.items()}
-    x = [keras.layers.Embedding(size, width)(ids[field]) for field, size in sizes.items()]
+    labels = {field: keras.Input((None, None), dtype="int8", name=field) for field in edges}
+    sizes = [data.FIRST_IDS[field] + len(vocabulary[field]) for field in fields]
+    x = [keras.layers.Embedding(size, width)(ids[field]) for field, size in zip(fields, sizes)]
     x = keras.layers.Add()(x)
     mask = ops.not_equal(ids["kinds"], 0)[:, None, :]
     edges = {"relations": tuple(labels.values())} if labels else {}

@@ -1,11 +1,9 @@
-"""Tests of the order of worker processes, their interpreters, and tables."""
-
-import sys
+"""Tests of the order of worker processes, and of tables."""
 
 import pytest
 
 from benchmarks import tables
-from benchmarks.workers import available, in_turns
+from benchmarks.workers import in_turns
 
 pytestmark = pytest.mark.slow
 
@@ -17,16 +15,6 @@ def test_in_turns_rotates_the_order_of_names():
         *((2, name) for name in "zxy"),
         *((3, name) for name in "xyz"),
     ]
-
-
-def test_available_skips_names_without_an_interpreter(tmp_path, capsys):
-    (tmp_path / "python").write_text("not executable")
-    pythons = {"x": None, "y": sys.executable, "z": f"{tmp_path}/python", "other": None}
-    assert available(["this", "x", "y", "z"], pythons) == ["this", "y"]
-    assert capsys.readouterr().err == (
-        "Skipping x: no Python at --x_python=None.\n"
-        f"Skipping z: no Python at --z_python={tmp_path}/python.\n"
-    )
 
 
 def test_tables_are_markdown(capsys):

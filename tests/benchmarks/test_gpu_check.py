@@ -11,7 +11,6 @@ from benchmark_runs import run
 from programs import loaded
 from subprocesses import ROOT, environment, run_python
 
-from benchmarks.accelerator.comparison import Comparison
 from benchmarks.workers import take_turns
 
 SIZES = ["--lengths=8,5,11", "--batch_tokens=16", "--preset=tiny"]
@@ -97,7 +96,9 @@ def failing():
 def test_a_failure_is_a_row_and_the_others_are_measured(check, capsys):
     makers = {"plain": failing, "relative_linear": failing, "relative": lambda: lambda: None}
     checked = check.Check(1000.0)
-    checked.compare([Comparison(SETTINGS, makers), Comparison(SETTINGS, {"flash": failing})])
+    checked.compare(
+        [check.Comparison(SETTINGS, makers), check.Comparison(SETTINGS, {"flash": failing})]
+    )
     rows = table(capsys.readouterr().out)
     message = "MemoryError: too little: 1 2"
     assert [(row[5], row[6]) for row in rows[:2]] == [
@@ -116,7 +117,7 @@ def test_what_the_budget_leaves_out_is_named(check, monkeypatch, capsys):
     makers = dict.fromkeys(("flash", "relative", "relative_linear", "plain"), lambda: lambda: None)
     checked = check.Check(1000.0)
     training = "training", "", "bfloat16", 4, 2
-    checked.compare([Comparison(SETTINGS, makers), Comparison(training, makers)])
+    checked.compare([check.Comparison(SETTINGS, makers), check.Comparison(training, makers)])
     assert [row[5] for row in table(capsys.readouterr().out)] == ["flash", "relative"]
     assert checked.left_out == ["core causal 7 relative_linear, plain", "training 4"]
     checked.report()

@@ -6,7 +6,6 @@ import random
 import keras
 import numpy as np
 import pytest
-from programs import loaded
 
 from examples.python_trees import data, graphs, models
 
@@ -20,6 +19,7 @@ def scale(values, factor):
 # The nodes of SOURCE in order.
 FUNCTION, ARGUMENTS, VALUES, FACTOR, ASSIGN, TOTAL, CALL, SUM, USE_VALUES = range(9)
 RETURN, PRODUCT, USE_TOTAL, USE_FACTOR = range(9, 13)
+USES = (USE_VALUES, USE_TOTAL, USE_FACTOR)
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def tree():
 
 
 def example_at(tree, hole, seed=0):
-    return graphs.make_example(tree, hole, random.Random(seed))
+    return next(e for e in graphs.make_examples(tree, random.Random(seed)) if e.hole == hole)
 
 
 def test_make_tree_nodes(tree):
@@ -45,9 +45,8 @@ def test_make_tree_nodes(tree):
         -1, FUNCTION, ARGUMENTS, ARGUMENTS, FUNCTION, ASSIGN, ASSIGN, CALL, CALL, FUNCTION, RETURN,
         PRODUCT, PRODUCT,
     )  # fmt: skip
-    assert tree.names[SUM] == "sum" and tree.names[TOTAL] == "total"
+    assert tree.names[SUM] == "sum" and tree.names[TOTAL] == ""
     assert tree.variables == (-1, -1, 0, 1, -1, 2, -1, -1, 0, -1, -1, 2, 1)
-    assert tree.uses == (USE_VALUES, USE_TOTAL, USE_FACTOR)
 
 
 def test_label_tree_edges_of_paths(tree):
@@ -85,6 +84,7 @@ def test_label_name_edges_of_variables():
 
 
 def test_make_example_numbers_variables_randomly(tree):
+    assert tuple(e.hole for e in graphs.make_examples(tree, random.Random(0))) == USES
     example = example_at(tree, USE_TOTAL)
     assert example.names[USE_TOTAL] == graphs.HOLE and example.variables[USE_TOTAL] == -1
     assert example.answer == example.variables[TOTAL]
@@ -101,22 +101,19 @@ def test_make_example_features_are_independent_of_the_answer(tree):
     other = graphs.make_tree(function)
     first, second = example_at(tree, USE_TOTAL), example_at(other, USE_TOTAL)
     assert first.answer != second.answer and second.answer == second.variables[VALUES]
-    for field in ("kinds", "roles", "names", "variables", "hole"):
-        assert getattr(first, field) == getattr(second, field), field
-    np.testing.assert_array_equal(first.tree_labels, second.tree_labels)
-    np.testing.assert_array_equal(first.name_labels, second.name_labels)
+    assert first._replace(answer=0) == second._replace(answer=0)
 
 
-def test_make_example_of_a_single_variable_is_none():
+def test_make_examples_of_a_single_variable_are_none():
     (function,) = graphs.find_functions("def f(x):\n    return x + x")
     tree = graphs.make_tree(function)
-    assert example_at(tree, tree.uses[0]) is None
+    assert graphs.make_examples(tree, random.Random(0)) == []
 
 
 def test_find_functions_skips_nested_scopes():
     source = "def f():\n    def g():\n        pass\n\ndef h():\n    return lambda: 1"
     assert [function.name for function in graphs.find_functions(source)] == ["g"]
-    assert isinstance(next(graphs.find_functions(SOURCE)), ast.FunctionDef)
+    assert isinstance(graphs.find_functions(SOURCE)[0], ast.FunctionDef)
 
 
 @pytest.fixture
@@ -145,13 +142,8 @@ def test_read_examples_splits_share_no_function(folder):
     ]
 
 
-def test_read_examples_rejects_empty_splits(tmp_path):
-    with pytest.raises(ValueError, match="All splits must have examples, got .*'test': 0"):
-        data.read_examples(tmp_path)
-
-
 def test_batches_contain_each_example_once(tree):
-    examples = [example_at(tree, hole) for hole in tree.uses * 3]
+    examples = [example_at(tree, hole) for hole in USES * 3]
     vocabulary = data.make_vocabulary(examples, min_count=1)
     batches = data.Batches(examples, vocabulary, batch_size=2, seed=1)
     contents = [batches[i] for i in range(len(batches))]
@@ -166,7 +158,7 @@ def test_batches_contain_each_example_once(tree):
 
 
 def test_permute_variables_keeps_equal_names_equal(tree, rng):
-    examples = [example_at(tree, hole) for hole in tree.uses]
+    examples = [example_at(tree, hole) for hole in USES]
     inputs, answers = data.make_batch(examples, data.make_vocabulary(examples, min_count=1))
     names = inputs["names"].copy()
     new_answers = data.permute_variables(names, answers, rng)
@@ -178,7 +170,7 @@ def test_permute_variables_keeps_equal_names_equal(tree, rng):
 
 
 def test_baseline_accuracies_values(tree):
-    examples = [example_at(tree, hole) for hole in tree.uses]
+    examples = [example_at(tree, hole) for hole in USES]
     # The nearest variables before the uses of values, total and factor are total, values and total.
     assert data.baseline_accuracies(examples)["nearest before"] == 0
     assert data.baseline_accuracies(examples)["chance"] == pytest.approx(1 / 3)
@@ -187,7 +179,7 @@ def test_baseline_accuracies_values(tree):
 
 @pytest.mark.parametrize("kind", models.ATTENTION)
 def test_models_train_and_only_positions_depend_on_order(kind, tree):
-    examples = [example_at(tree, hole, seed) for seed in range(8) for hole in tree.uses]
+    examples = [example_at(tree, hole, seed) for seed in range(8) for hole in USES]
     vocabulary = data.make_vocabulary(examples, min_count=1)
     batches = data.Batches(examples, vocabulary, 12, edges=kind == "relations")
     model = models.make_model(kind, vocabulary, width=20, num_layers=1, num_heads=2, dropout=0.0)
@@ -213,15 +205,3 @@ def test_models_train_and_only_positions_depend_on_order(kind, tree):
     )
     losses = model.fit(batches, epochs=12, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
-
-
-def test_format_table_of_accuracies():
-    with loaded("examples.python_trees.__main__") as program:
-        program.FLAGS(["python_trees", "--seeds=1,2"])
-        table = program.format_table({"content": [60.0, 62.0]}, {"chance": 0.333})
-    assert table.splitlines() == [
-        "| | seed 1 | seed 2 | mean ± std |",
-        "| --- | ---: | ---: | ---: |",
-        "| chance | | | 33.3 |",
-        "| content | 60.0 | 62.0 | 61.0 ± 1.4 |",
-    ]

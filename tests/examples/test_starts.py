@@ -1,7 +1,7 @@
 """Tests that each example starts: its imports, its flags, and the error of an invalid command."""
 
 import pytest
-from absl import app
+from absl import app, flags
 from programs import start
 
 
@@ -26,14 +26,13 @@ from programs import start
             "paper_tables.__main__",
             [],
             SystemExit,
-            "paper_tables: Expected one of table1, table2, table3, positions, lengths. "
-            "Received: none.",
+            "paper_tables: Expected one of table1, table2, table3, lengths. Received: none.",
         ),
         (
             "python_trees.__main__",
-            ["--models=edges"],
-            app.UsageError,
-            "--models must be among content,positions,relations, got edges.",
+            ["--epochs=0"],
+            flags.IllegalFlagValueError,
+            "flag --epochs=0: 0 is not a positive integer",
         ),
         (
             "synthetic_corpus.__main__",

@@ -11,8 +11,8 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-# Must come before the import of tensor2tensor, which selects tf.layers or tf.keras.layers at import.
-# With tf.keras.layers, variables have other names.
+# Must come before the import of tensor2tensor, which selects tf.layers or tf.keras.layers. With
+# tf.keras.layers, variables have other names.
 tf.disable_v2_behavior()
 tf.logging.set_verbosity(tf.logging.ERROR)
 

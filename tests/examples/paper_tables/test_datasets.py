@@ -49,11 +49,6 @@ def test_dataset_flags_of_named_datasets():
         ({}, "Neither .*/dev.en nor dev.en.gz exists. Select the splits with --train, --dev"),
         ({"dev": "val"}, "Neither .*/test.en nor test.en.gz exists."),
         ({"dev": "val", "direction": "en"}, "--direction must look like en-de, got 'en'."),
-        ({"dev": "val", "data_dir": "d"}, "--data_dir applies to TensorFlow Datasets only, got d"),
-        (
-            {"data": "wmt14_translate/de-en", "dev": "val"},
-            "--train and --dev apply to folders of text files only, got train and val",
-        ),
     ],
 )
 def test_dataset_rejects_invalid_settings(folder, settings, message):
