@@ -118,11 +118,10 @@ def make_batch(examples, vocabulary, *, edges=True):
     if edges:
         labels = np.full((2, *shape, shape[1]), graphs.NO_EDGE, np.int8)
         batch |= {"tree_labels": labels[0], "name_labels": labels[1]}
-    special = {graphs.HOLE: HOLE_ID, "": NAMELESS}
+    names = vocabulary["names"] | {graphs.HOLE: HOLE_ID, "": NAMELESS}
     for i, example in enumerate(examples):
         size = len(example.kinds)
-        for field in vocabulary:
-            ids = vocabulary[field] if field != "names" else vocabulary[field] | special
+        for field, ids in (vocabulary | {"names": names}).items():
             batch[field][i, :size] = [ids.get(word, UNKNOWN) for word in getattr(example, field)]
         variables = np.array(example.variables)
         np.copyto(batch["names"][i, :size], FIRST_VARIABLE + variables, where=variables >= 0)

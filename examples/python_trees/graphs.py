@@ -7,6 +7,7 @@ Reference: Allamanis et al. 2018, "Learning to represent programs with graphs".
 """
 
 import ast
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -93,6 +94,7 @@ def _name(node):
     return next((getattr(node, field) for field in fields if getattr(node, field, None)), "")
 
 
+@functools.cache
 def label_tree_edges(parents):
     """Returns the labels of the paths between nodes in the tree, int8 `[n, n]`.
 
@@ -120,6 +122,7 @@ def label_path(up, down, after=0):
     return np.where((up > 0) & (down > 0), sideways, np.where(up > 0, MAX_STEPS + up, down))
 
 
+@functools.cache
 def label_name_edges(variables, hole):
     """Returns the labels of edges between mentions of variables, int8 `[n, n]`.
 

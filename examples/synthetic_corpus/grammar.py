@@ -10,15 +10,7 @@ from pathlib import Path
 
 LEXICON = json.loads(Path(__file__).with_name("lexicon.json").read_text("utf-8"))
 NEGATABLE_TENSES = ("present", "past", "future", "can", "want to", "past want to")
-# A noun phrase, pronoun or name. `person` is the index of its verb form: 0 I, 1 he, 2 we.
-# `placement` is its kind in German word order: pronoun, definite or indefinite. `referent` is its
-# noun, pronoun or name, and `relative` has its relative clauses in English and German.
-Phrase = namedtuple(
-    "Phrase",
-    "english english_object nominative accusative dative person placement referent determiner "
-    "relative",
-    defaults=("", ("", "")),
-)
+Phrase = namedtuple("Phrase", LEXICON["phrase"], defaults=("", ("", "")))
 COLUMNS, *ROWS = LEXICON["verbs"]
 VERBS = {row[0]: dict(zip(COLUMNS, row)) for row in ROWS}
 
@@ -52,8 +44,8 @@ class Clause:
     negated: bool = False
 
     def can_be_negated(self):
-        objects = [self.complements.get(slot) for slot in ("recipient", "object")]
-        determiners = [phrase.determiner for phrase in objects if phrase]
+        objects = self.complements.keys() & {"recipient", "object"}
+        determiners = [self.complements[slot].determiner for slot in objects]
         return (
             self.tense in NEGATABLE_TENSES
             and self.subject.determiner != "every"
@@ -64,23 +56,21 @@ class Clause:
 
     def text(self, order, front=("", "")):
         """Returns the English and the German clause in a "word_order", with words in front."""
-        orders, words = LEXICON["word_order"][order], self._verb_forms(order)
+        words = [{",": ",", "front": first} for first in front]
+        self._add_verb(*words, order)
         self._add_phrases(*words)
-        return tuple(
-            " ".join(({",": ",", "front": first} | side).get(slot, "") for slot in slots.split())
-            for first, side, slots in zip(front, words, orders)
-        )
+        slots = [slots.split() for slots in LEXICON["word_order"][order]]
+        return tuple(" ".join(words[i].get(slot, "") for slot in slots[i]) for i in range(2))
 
-    def _verb_forms(self, order):
+    def _add_verb(self, english, german, order):
         verb, person, tenses = self.verb, self.subject.person, LEXICON["tenses"]
         tense = tenses.get(f"{self.tense} {verb['auxiliary']}", tenses[self.tense])
-        english = tense["with_auxiliary" if self.negated or order == "question" else "statement"]
-        auxiliary, main = english[person].format(**verb).split("|")
-        english = {"auxiliary": auxiliary, "verb": main, "particle": verb["particle"]}
+        forms = tense["with_auxiliary" if self.negated or order == "question" else "statement"]
+        english["auxiliary"], english["verb"] = forms[person].format(**verb).split("|")
+        english["particle"], english["infinitive"] = verb["particle"], verb["english"]
         finite, rest = tense["german"][person].format(**verb).split("|")
-        final = rest + finite if self.tense == "present" else f"{rest} {finite}"
-        german = {"auxiliary": finite, "verb": rest, "final": final, "infinitive": verb["with_zu"]}
-        return english | {"infinitive": verb["english"]}, german
+        german["auxiliary"], german["verb"], german["infinitive"] = finite, rest, verb["with_zu"]
+        german["final"] = rest + finite if self.tense == "present" else f"{rest} {finite}"
 
     def _add_phrases(self, english, german):
         english["subject"] = f"{self.subject.english} {self.subject.relative[0]}"
