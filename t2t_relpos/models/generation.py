@@ -10,8 +10,7 @@ import numpy as np
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos._backend import largest
-from t2t_relpos._compile import compile_function
+from t2t_relpos._backend import compile_function, largest
 from t2t_relpos._keras_compat import sublayers
 from t2t_relpos.decoding.constraints import checked_stop_ids
 from t2t_relpos.decoding.samplers import BeamSampler, copy_settings, get_sampler
