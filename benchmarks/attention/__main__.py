@@ -39,6 +39,9 @@ TOKENS_PER_BATCH = 2048
 flags.DEFINE_list("lengths", "32,64,128,256,512,1024,2048,4096", "Sequence lengths n.")
 flags.DEFINE_list("parts", ["core", "encoder"], "Parts: core, layer, encoder.")
 flags.DEFINE_list("passes", ["forward", "both"], "forward (inference), both (and backward).")
+for _name, _values in {"parts": "core, layer, encoder", "passes": "forward, both"}.items():
+    _known = set(_values.split(", "))
+    flags.register_validator(_name, _known.issuperset, f"Expected values among {_values}.")
 flags.DEFINE_bool("xla", False, "Compile with XLA on TensorFlow.")
 flags.DEFINE_bool("compare_flash", False, "Also measure attention with memory linear in length.")
 flags.DEFINE_integer("runs", 30, "Turns of each implementation.", lower_bound=1)

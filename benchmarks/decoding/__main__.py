@@ -66,7 +66,10 @@ flags.DEFINE_integer("beam_size", 4, "Beam size.", lower_bound=1)
 flags.DEFINE_integer("threads", 1, "Threads per op.", lower_bound=1)
 flags.DEFINE_list("systems", list(SYSTEMS), "Systems to measure. `exact` is always included.")
 flags.DEFINE_integer("runs", 10, "Measurements of each system.", lower_bound=1)
-flags.DEFINE_string("opennmt_python", None, "Python of an environment with OpenNMT-tf.")
+flags.register_validator("systems", set(SYSTEMS).issuperset, f"Expected {', '.join(SYSTEMS)}.")
+flags.DEFINE_string(
+    "opennmt_python", None, "Python with OpenNMT-tf. Without it, opennmt is left out."
+)
 
 
 def model_and_sentences(folder: Path) -> tuple[Path, list[str]]:

@@ -61,7 +61,10 @@ flags.DEFINE_integer("steps", 5, "Steps in a turn.", lower_bound=1)
 flags.DEFINE_integer("runs", 15, "Measurements of each system.", lower_bound=1)
 flags.DEFINE_integer("threads", 1, "Threads per op.", lower_bound=1)
 flags.DEFINE_list("systems", list(SYSTEMS), "Systems to measure. `trainer` is always included.")
-flags.DEFINE_string("opennmt_python", None, "Python of an environment with OpenNMT-tf.")
+flags.register_validator("systems", set(SYSTEMS).issuperset, f"Expected {', '.join(SYSTEMS)}.")
+flags.DEFINE_string(
+    "opennmt_python", None, "Python with OpenNMT-tf. Without it, opennmt is left out."
+)
 
 
 def make_batches(vocab_size: int, batch_tokens: int, count: int):
