@@ -78,7 +78,7 @@ def test_export_of_an_imported_model_equals_it(imported, tmp_path):
     assert theirs["translations"].numpy().tolist() == ours["translations"].numpy().tolist()
     np.testing.assert_allclose(theirs["scores"], ours["scores"], rtol=1e-5)
     ids = signatures["ids"](text=text)["ids"]
-    np.testing.assert_array_equal(ids, module.tokenizer.tokenize(text).to_tensor())
+    np.testing.assert_array_equal(ids, module.tokenizers.source.tokenize(text).to_tensor())
     assert signatures["detokenize"](ids=ids)["text"].numpy().tolist() == text.numpy().tolist()
     tokens = signatures["tokenize"](text=text)
     assert b"".join(tokens["tokens"][0, : tokens["lengths"][0] - 1].numpy().tolist()) == b"the_dog_"
