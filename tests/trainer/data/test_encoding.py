@@ -115,6 +115,19 @@ def test_damaged_cache_is_written_again(synthetic_pairs, tokenizer, tmp_path, ca
     assert not caplog.text
 
 
+def test_cache_depends_on_the_vocabulary_of_each_side(synthetic_pairs, tokenizer, tmp_path):
+    english = [source for source, _ in synthetic_pairs]
+    one, other = tokenizer, SentencePieceTokenizer.train(english, vocab_size=200)
+    corpus, first = PairCorpus(synthetic_pairs), None
+    for sides in ((one, other), (other, one), (one, one), (other, other), (one, other)):
+        pairs = encode_pairs(corpus, Tokenizers(*sides), tmp_path)
+        for side, each, texts in zip((pairs.sources, pairs.targets), sides, zip(*synthetic_pairs)):
+            assert sequences(side) == each.tokenize(texts).to_list()
+        (directory,) = tmp_path.iterdir()
+        first = first or directory
+    assert directory == first
+
+
 def test_counts_of_unknown_and_normalized_text(tokenizer):
     pairs = (("the ½ Ω dog", "Ω"), ("the  dog ", "the\u00a0dog"))
     sources, targets = encode_pairs(PairCorpus(pairs), Tokenizers.shared(tokenizer)).counts.values()
