@@ -1,18 +1,18 @@
 """Inference with the folded weights of a Transformer: encoding, scores, and one decoding step."""
 
+import keras
+import numpy as np
 from keras import ops
 
 from t2t_relpos.attention import attend as attend_relative
 from t2t_relpos.layers.embeddings import sinusoids
-from t2t_relpos.models.folded.caches import FixedCaches, GrowingCaches
-from t2t_relpos.models.folded.operations import (
-    MASKED_SCORE,
-    FoldedLayers,
+from t2t_relpos.models.folded.cached_attention import (
+    MASKED_BIAS,
+    FixedCaches,
+    GrowingCaches,
     attend,
-    dense,
     has_tables,
     table_rows,
-    take_rows,
 )
 
 
@@ -201,7 +201,7 @@ class DecoderStep:
         self.weights = weights
         self.positions = positions
         self.caches = caches
-        self.last_id = config.max_relative_position
+        self.clip_distance = config.max_relative_position
 
     def start(self, memory, is_real):
         """Returns the state before the first step, with one row per sentence.
@@ -211,7 +211,7 @@ class DecoderStep:
             is_real: bool `[B, S]`, False on padding of the source.
         """
         sentences, ancestors = self.caches.start(ops.shape(is_real)[0])
-        source_bias = ops.where(is_real, 0.0, MASKED_SCORE)[:, None, None, :]
+        source_bias = ops.where(is_real, 0.0, MASKED_BIAS)[:, None, None, :]
         # The bias has no effect if all positions have it. A source of padding only has values of
         # zero instead, so that the attention to it is zero, except for a relative value table.
         has_source = ops.cast(ops.any(is_real, axis=1), "float32")[:, None, None, None]
@@ -236,29 +236,30 @@ class DecoderStep:
         source_bias = sentences["source_bias"]
         batch, _, _, length = ops.shape(source_bias)
         beams = ops.shape(ids)[0] // batch
-        shapes = {"key_table": (batch, layers.num_heads, beams, length)}
-        shapes["value_table"] = (batch, layers.num_heads, beams, layers.value_dim)
-        ancestors, step = self.caches.open_step(sentences, state["ancestors"], batch, beams)
+        ancestors, cached = self.caches.open_step(sentences, state["ancestors"], batch, beams)
         x = take_rows(weights["target"], ids)
         if self.positions is not None:
-            x = x + take_rows(self.positions, step.time)
+            x = x + take_rows(self.positions, cached.time)
         caches = []
+        # Of the products with tables of the cross-attention.
+        shapes = {"key_table": (batch, layers.num_heads, beams, length)}
+        shapes["value_table"] = (batch, layers.num_heads, beams, layers.value_dim)
         for number, layer in enumerate(weights["decoder"]):
-            layer_caches = slice(2 * number, 2 * number + 2)
+            pair = slice(2 * number, 2 * number + 2)  # key and value of the layer
             projected = self._project(x, layer["self"], batch, beams, "qkv")
-            key, value = map(step.add, sentences["caches"][layer_caches], projected[1:])
+            key, value = map(cached.add, sentences["caches"][pair], projected[1:])
             caches += [key, value]
-            outputs = step.attend(number, projected[0], key, value)
+            outputs = cached.attend(number, projected[0], key, value)
             x = layers.leave(x, self._output(outputs, layer["self"]), layer, "self")
             if "cross" in layer:
                 (query,) = self._project(x, layer["cross"], batch, beams, "q")
-                tables = self._source_tables(layer["cross"], source_bias, step.time)
-                memory = sentences["memory"][layer_caches]
+                tables = self._source_tables(layer["cross"], source_bias, cached.time)
+                memory = sentences["memory"][pair]
                 outputs = attend(query, *memory, source_bias, tables, shapes)
                 x = layers.leave(x, self._output(outputs, layer["cross"]), layer, "cross")
             x = layers.feed_forward(x, layer)
         logits = dense(layers.enter(x), weights["logits"], weights["logits_bias"])
-        sentences = {**step.finish(sentences), "caches": caches}
+        sentences = {**cached.finish(sentences), "caches": caches}
         return logits, {"sentences": sentences, "ancestors": ancestors}
 
     def _project(self, x, attention, batch, beams, kinds):
@@ -273,5 +274,94 @@ class DecoderStep:
         if not has_tables(attention):
             return {}
         distances = ops.arange(ops.shape(source_bias)[3], dtype="int32") - time
-        ids = ops.clip(distances, -self.last_id, self.last_id) + self.last_id
+        ids = ops.clip(distances, -self.clip_distance, self.clip_distance) + self.clip_distance
         return table_rows(attention, ids)
+
+
+class FoldedLayers:
+    """The parts that encoder and decoder layers share.
+
+    Args:
+        config: a `TransformerConfig`.
+    """
+
+    def __init__(self, config):
+        self.num_heads = config.num_heads
+        self.key_dim, self.value_dim = config.head_dims
+        self.normalize_first = config.normalize_first
+        self.epsilon = config.layer_norm_epsilon
+
+    def normalize(self, x):
+        """Returns `x`, whose rows have mean 0, scaled to variance 1."""
+        mean_square = ops.mean(ops.square(x), axis=-1, keepdims=True)
+        return x * ops.rsqrt(mean_square + self.epsilon)
+
+    def enter(self, x):
+        """Returns the input of a sublayer, or of the last projection, from the residual stream."""
+        return self.normalize(x) if self.normalize_first else x
+
+    def leave(self, x, outputs, layer, name):
+        """Returns the residual stream `x` after a sublayer.
+
+        Args:
+            x: `[rows, D]`.
+            outputs: the sublayer's outputs `[rows, D]`.
+            layer: weights of the layer.
+            name: key of the sublayer in `layer["norms"]`.
+        """
+        x = x + outputs
+        if self.normalize_first:
+            return x
+        gain, offset = layer["norms"][name]
+        return self.normalize(x - ops.mean(x, axis=-1, keepdims=True)) * gain + offset
+
+    def feed_forward(self, x, layer):
+        """Returns the residual stream after the feed-forward network."""
+        weights = layer["feed_forward"]
+        inner = ops.relu(dense(self.enter(x), weights["inner"], weights["inner_bias"]))
+        outputs = dense(inner, weights["outer"], weights["outer_bias"])
+        return self.leave(x, outputs, layer, "feed_forward")
+
+    def split(self, x, batch, length, kinds):
+        """Splits projections `[B * T, ..]` into a list of `[B, N, T, H]` and `[B, N, T, Hv]`.
+
+        Args:
+            x: the projections, next to each other.
+            batch: B.
+            length: T.
+            kinds: a character for each: "q", "k" or "v".
+        """
+        depths = [self.value_dim if kind == "v" else self.key_dim for kind in kinds]
+        if len(depths) == 1:
+            x = ops.reshape(x, (batch, length, self.num_heads, depths[0]))
+            return [ops.transpose(x, (0, 2, 1, 3))]
+        if self.key_dim == self.value_dim:
+            x = ops.reshape(x, (batch, length, len(depths), self.num_heads, self.key_dim))
+            return ops.unstack(ops.transpose(x, (2, 0, 3, 1, 4)), len(depths))
+        ends = np.cumsum(depths) * self.num_heads
+        parts = zip(ops.split(x, [int(end) for end in ends[:-1]], axis=1), kinds)
+        return [part for x, kind in parts for part in self.split(x, batch, length, kind)]
+
+    def merge(self, x):
+        """Merges the heads: `[B, N, T, Hv]` -> `[B * T, N * Hv]`."""
+        width = self.num_heads * self.value_dim
+        return ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (-1, width))
+
+
+def dense(x, kernel, bias=None):
+    """Returns `x·kernel + bias`, computing the product in the dtype of the kernel."""
+    dtype = keras.backend.standardize_dtype(kernel.dtype)
+    if dtype == keras.backend.standardize_dtype(x.dtype):
+        product = ops.matmul(x, kernel)
+    else:
+        product = ops.cast(ops.matmul(ops.cast(x, dtype), kernel), x.dtype)
+    return product if bias is None else ops.add(product, bias)
+
+
+def take_rows(table, ids):
+    """Returns `table[ids]` for ids that are not negative."""
+    if keras.backend.backend() == "tensorflow":
+        from t2t_relpos.attention.tensorflow import ops as tensorflow_ops
+
+        return tensorflow_ops.take_rows(table, ids)
+    return ops.take(table, ids, axis=0)
