@@ -40,6 +40,7 @@ from trainer.data.batching import training_batches
 from trainer.data.encoding import encode_pairs
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.data.text_files import read_text
+from trainer.data.tokenizer import Tokenizers
 
 FLAGS = flags.FLAGS
 SYSTEMS = {
@@ -69,9 +70,13 @@ flags.DEFINE_string(
 
 def make_batches(vocab_size: int, batch_tokens: int, count: int):
     """Returns the first batches of a training run on the text of the flags, `([B, S], [B, T])`."""
-    corpus = read_text(FLAGS.train_source, FLAGS.train_target)
-    tokenizer = SentencePieceTokenizer.train(corpus.sentences(), vocab_size)
-    dataset = training_batches(encode_pairs(corpus, tokenizer), batch_tokens, MAX_LENGTH, seed=1)
+    try:
+        corpus = read_text(FLAGS.train_source, FLAGS.train_target)
+        tokenizer = SentencePieceTokenizer.train(corpus.sentences(), vocab_size)
+    except ValueError as error:
+        raise app.UsageError(str(error)) from error
+    encoded = encode_pairs(corpus, Tokenizers.shared(tokenizer))
+    dataset = training_batches(encoded, batch_tokens, MAX_LENGTH, seed=1)
     return [(ids["inputs"].numpy(), ids["targets"].numpy()) for ids in dataset.take(count)]
 
 

@@ -228,7 +228,7 @@ def test_settings_of_the_search_of_a_checkpoint(
         checkpoints, "load_transformer", lambda *given: calls.append(given) or model
     )
     monkeypatch.setattr(signatures, "FastTransformer", lambda transformer: transformer)
-    monkeypatch.setattr(ModelDirectory, "load_tokenizer", lambda self: "tokenizer")
+    monkeypatch.setattr(ModelDirectory, "load_tokenizers", lambda self: "tokenizer")
 
     def stop(*given):
         calls.append(given)

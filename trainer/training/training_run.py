@@ -175,7 +175,7 @@ class TrainingRun:
 
     def _fit(self, steps):
         config, directory = self.config, self.directory
-        stop_at_nan = StopAtNan(steps, self._prepared.tokenizer.vocab_size, self._schedule)
+        stop_at_nan = StopAtNan(steps, self._prepared.tokenizers.target.vocab_size, self._schedule)
         is_chief = self.worker_group.is_chief
         reports = [Terminal(steps), TensorBoard(steps, directory.logs)] if is_chief else []
         # `Steps` is the first, because all others read the step from it.
@@ -228,7 +228,7 @@ class TrainingRun:
         translate = best = None
         if config.computes_dev_bleu and is_chief:
             longest = int(prepared.dev_pairs.sources.lengths.max())
-            data = prepared.tokenizer, prepared.dev_corpus, longest, config.bleu_tokenize
+            data = prepared.tokenizers, prepared.dev_corpus, longest, config.bleu_tokenize
             translate = DevTranslator(self.model.transformer, *data)
         if config.keep_best and is_chief:
             best = BestCheckpoints(self.directory.best, config.keep_best, config.best_metric)
