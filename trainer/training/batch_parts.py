@@ -5,7 +5,7 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-from trainer.training import keras_compat
+from trainer.training import variable_keys
 
 # Keras reduces seeds modulo 2^31 - 2. The stride is coprime to it, so all streams have different
 # seeds.
@@ -144,7 +144,8 @@ class RandomStreams:
     """
 
     def __init__(self, model: keras.Model):
-        self._states = keras_compat.seed_states(model)
+        generators = variable_keys.parts(model, keras.random.SeedGenerator)
+        self._states = [generator.state for generator in generators]
 
     def draw(self, number: tf.Tensor | int, function: Callable):
         """Calls a function whose random draws come from a stream. The generators do not change.

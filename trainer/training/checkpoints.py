@@ -7,7 +7,7 @@ state.json      format version, step, shapes and dtypes of all arrays by key
 model.npz       variables of the Transformer: weights and states of seed generators
 optimizer.npz   variables of the optimizer, including the number of updates
 
-The keys of arrays are `variable_keys.model_keys` and `keras_compat.optimizer_keys`.
+The keys of arrays are `model_keys` and `optimizer_keys` of `variable_keys`.
 """
 
 import contextlib
@@ -24,9 +24,8 @@ from absl import logging
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer import atomic_files
 from trainer.model_dir import ModelDirectory
-from trainer.training.keras_compat import optimizer_keys
 from trainer.training.training_model import TrainingModel
-from trainer.training.variable_keys import model_keys
+from trainer.training.variable_keys import model_keys, optimizer_keys
 
 FORMAT_VERSION = 3
 # Exceptions that reading a corrupt checkpoint can raise.

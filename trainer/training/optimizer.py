@@ -6,8 +6,6 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from trainer.training import keras_compat
-
 
 @keras.saving.register_keras_serializable(package="trainer")
 class NoamSchedule(keras.optimizers.schedules.LearningRateSchedule):
@@ -75,7 +73,9 @@ class FusedAdam(keras.optimizers.Adam):
         if self.amsgrad or isinstance(gradient, tf.IndexedSlices):
             super().update_step(gradient, variable, learning_rate)
             return
-        momentum, velocity = (x.value for x in keras_compat.adam_slots(self, variable))
+        index = self._get_variable_index(variable)
+        # In a replica context, the slots of that replica.
+        momentum, velocity = self._momentums[index].value, self._velocities[index].value
         dtype, steps = variable.dtype, tf.cast(self.iterations.value + 1, variable.dtype)
         beta_1, beta_2, epsilon = (
             tf.constant(x, dtype) for x in (self.beta_1, self.beta_2, self.epsilon)

@@ -35,6 +35,25 @@ def model_keys(model: keras.layers.Layer) -> dict[str, keras.Variable]:
     return {paths[id(variable)]: variable for variable in model.variables}
 
 
+def optimizer_keys(
+    optimizer: keras.optimizers.Optimizer, model: keras.layers.Layer
+) -> dict[str, keras.Variable]:
+    """Returns the variables of a built optimizer by key.
+
+    The key of a slot is the key of its variable plus the name of the slot. The key of another
+    variable is its name.
+    """
+    # Keras names a slot after its variable, with "_" for "/".
+    prefixes = {f"{v.path.replace('/', '_')}_": key for key, v in model_keys(model).items()}
+    keys = {}
+    for variable in optimizer.variables:
+        name = variable.name
+        prefix = max((p for p in prefixes if name.startswith(p)), key=len, default=None)
+        key = name if prefix is None else f"{prefixes[prefix]}/{name.removeprefix(prefix)}"
+        keys[key] = variable
+    return keys
+
+
 def parts(model: keras.layers.Layer, part_type: type) -> list:
     """Returns the layers, seed generators and variables of a model that are of a given class."""
     return [part for _, part in _walk(model) if isinstance(part, part_type)]

@@ -4,8 +4,7 @@ import pytest
 from small_transformers import small_config
 
 from t2t_relpos.models import Transformer
-from trainer.training.keras_compat import optimizer_keys
-from trainer.training.variable_keys import model_keys, parts
+from trainer.training.variable_keys import model_keys, optimizer_keys, parts
 
 
 def make(position="relative"):
