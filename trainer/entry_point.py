@@ -75,7 +75,7 @@ def run(
     """
     reject_arguments(argv)
     streams.prepare()
-    with streams.as_logs("stderr"), streams.named_output():
+    with streams.as_logs("stderr"):
         try:
             with errors_as_exit_codes(name), contextlib.suppress(BrokenPipeError):
                 import_tensorflow()

@@ -7,16 +7,18 @@ gone or the disk is full, the program continues.
 import contextlib
 import itertools
 import os
-import stat
 import sys
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO, TextIO
 
 from trainer import atomic_files
-from trainer.atomic_files import OutputFile
 from trainer.data.text_files import check_format, open_text, read_lines
 
-_NAMES = {"stdout": "the standard output", "stderr": "the standard error"}
+_NAMES = {
+    "stdin": "the standard input",
+    "stdout": "the standard output",
+    "stderr": "the standard error",
+}
 STANDARD = "-"
 PROMPT = "> "
 
@@ -41,32 +43,19 @@ def prepare():
             stream.reconfigure(errors="backslashreplace")
 
 
-def standard_input() -> BinaryIO:
-    """Returns the standard input, for bytes.
+def standard(name: str) -> BinaryIO:
+    """Returns the standard input ("stdin") or output ("stdout"), for bytes.
 
     Raises:
         ValueError: if it is closed.
     """
-    if sys.stdin is None:
+    stream = getattr(sys, name)
+    if stream is None:
+        flag = "--input" if name == "stdin" else "--output"
         raise ValueError(
-            "Expected text on the standard input. Received: a closed one. Give --input=FILE, or "
-            "redirect a file to it."
+            f"Expected {_NAMES[name]}. Received: a closed one. Give {flag}=FILE, or redirect it."
         )
-    return sys.stdin.buffer
-
-
-def standard_output() -> BinaryIO:
-    """Returns the standard output, for bytes.
-
-    Raises:
-        ValueError: if it is closed.
-    """
-    if sys.stdout is None:
-        raise ValueError(
-            "Expected a standard output for the results. Received: a closed one. Give "
-            "--output=FILE, or redirect it to a file."
-        )
-    return sys.stdout.buffer
+    return stream.buffer
 
 
 def write_line(line: str):
@@ -138,18 +127,6 @@ def as_logs(*names: str) -> Iterator[None]:
                 flush_or_discard(stream)
 
 
-@contextlib.contextmanager
-def named_output() -> Iterator[None]:
-    """Makes OSErrors of `sys.stdout` name it while the block runs."""
-    stream = sys.stdout
-    if stream is not None:
-        sys.stdout = OutputFile(stream, _NAMES["stdout"])
-    try:
-        yield
-    finally:
-        sys.stdout = stream
-
-
 def flush_or_discard(stream: TextIO | None) -> bool:
     """Flushes a stream. If that fails, redirects it to /dev/null and returns False.
 
@@ -167,33 +144,23 @@ def flush_or_discard(stream: TextIO | None) -> bool:
 
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[BinaryIO]:
-    """Opens a file for reading, or the standard input for `-`. Decompresses gzip files.
-
-    Raises:
-        ValueError: if the file can't be read, or is not text.
-    """
+    """Opens a file for reading, or the standard input for `-`. Decompresses gzip files."""
     if path == STANDARD:
-        yield standard_input()
+        yield standard("stdin")
         return
-    with contextlib.ExitStack() as stack:
-        try:
-            file = stack.enter_context(open_text(path))
-        except OSError as error:
-            raise ValueError(
-                f"Expected a file that can be read. Received: {path} ({error.strerror})."
-            ) from error
+    with open_text(path) as file:
         yield file
 
 
 @contextlib.contextmanager
-def writing(paths: Sequence[str]) -> Iterator[list[OutputFile]]:
+def writing(paths: Sequence[str]) -> Iterator[list[BinaryIO]]:
     """Opens files for writing, or the standard output for `-`.
 
     Regular files replace `paths` when the block ends without an error.
     """
     with contextlib.ExitStack() as stack:
         files = [
-            OutputFile(standard_output(), "the standard output")
+            standard("stdout")
             if path == STANDARD
             else stack.enter_context(atomic_files.output_file(path))
             for path in paths
@@ -251,31 +218,17 @@ def check_files(flags: dict[str, str]):
     """
     seen = {}
     for name, path in flags.items():
-        is_plain = path != STANDARD and not atomic_files.is_stream(path)
-        if is_plain and name in ("output", "alignments", "tokens") and path.endswith(".gz"):
+        if path == STANDARD or atomic_files.is_stream(path):
+            continue
+        if name in ("output", "alignments", "tokens") and path.endswith(".gz"):
             raise ValueError(
                 f"Expected --{name} without .gz, because outputs are plain text. Received: {path}."
             )
-        file = _identify(name, path)
-        if file in seen:
+        other = seen.setdefault(os.path.realpath(path), name)
+        if other != name:
             raise ValueError(
-                f"Expected --{name} and --{seen[file]} to be different files. Received: {path} "
-                "for both."
+                f"Expected --{name} and --{other} to be different files. Received: {path} for both."
             )
-        if file is not None:
-            seen[file] = name
-
-
-def _identify(name, path):
-    """Returns a value that is equal for two names of a regular file, or None for other files."""
-    try:
-        if path == STANDARD:
-            status = os.fstat((sys.stdin if name == "input" else sys.stdout).fileno())
-        else:
-            status = os.stat(path)
-    except (OSError, AttributeError):  # The standard streams may be closed or replaced.
-        return None if path == STANDARD else os.path.realpath(path)
-    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
 def count_lines(file: BinaryIO) -> int | None:

@@ -36,12 +36,8 @@ def test_check_files_rejects_equal_files_and_ignores_devices(tmp_path):
         streams.check_files({"input": "in.gz", "output": "out.gz"})
     (tmp_path / "in").write_text("a\n")
     (tmp_path / "link").symlink_to(tmp_path / "in")
-    with open(tmp_path / "in", "ab") as appended:
-        # As with `--output=/dev/stdout >> in`, which would never end.
-        (tmp_path / "stdout").symlink_to(f"/proc/self/fd/{appended.fileno()}")
-        for name in ("link", "stdout"):
-            with pytest.raises(ValueError, match="Expected --output and --input to be different"):
-                streams.check_files({"input": f"{tmp_path}/in", "output": f"{tmp_path}/{name}"})
+    with pytest.raises(ValueError, match="Expected --output and --input to be different"):
+        streams.check_files({"input": f"{tmp_path}/in", "output": f"{tmp_path}/link"})
 
 
 @pytest.mark.parametrize(
@@ -62,6 +58,6 @@ def test_closed_standard_streams_raise(monkeypatch):
     with pytest.raises(ValueError, match="standard input. Received: a closed one. Give --input="):
         with streams.reading("-"):
             pass
-    with pytest.raises(ValueError, match="standard output .* a closed one. Give --output=FILE"):
+    with pytest.raises(ValueError, match="standard output. Received: a closed one. Give --output="):
         with streams.writing(["-"]):
             pass
