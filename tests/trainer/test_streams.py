@@ -43,8 +43,8 @@ def test_check_files_rejects_equal_files_and_ignores_devices(tmp_path):
 @pytest.mark.parametrize(
     ("start", "message"),
     [
-        (gzip.compress(b"a", mtime=0), "Received: a gzip file. Convert it: gunzip < "),
-        ("a\n".encode("utf-16"), "Expected UTF-8 in the standard input. Received: UTF-16."),
+        (gzip.compress(b"a", mtime=0), "Received: a gzip file. Convert it with: gunzip"),
+        ("a\n".encode("utf-16"), "Expected UTF-8 text in the standard input. Received: UTF-16."),
     ],
 )
 def test_lines_of_other_formats_raise(start, message):
