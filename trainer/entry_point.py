@@ -9,10 +9,12 @@ import ctypes
 import errno
 import logging
 import os
+import runpy
 import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from absl import app, flags
 from absl import logging as absl_logging
@@ -129,6 +131,13 @@ def _describe(error):
     remedy = " Free space, then run the same command again."
     remedy = remedy if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
     return f"Expected a file that can be read or written. Received: {received}.{remedy}"
+
+
+def run_console_script():
+    """Runs the program of the console script relpos-NAME, as `python -m trainer.NAME` does."""
+    name = Path(sys.argv[0]).stem.removeprefix("relpos-").replace("-", "_")
+    # With --help, absl lists the flags of the module __main__.
+    runpy.run_module(f"trainer.{name}", run_name="__main__", alter_sys=True)
 
 
 def reject_arguments(argv: list[str]):

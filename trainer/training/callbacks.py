@@ -11,15 +11,12 @@ import time
 from collections.abc import Callable
 
 import keras
-from absl import logging
 
 from trainer.model_dir import ModelDirectory
 from trainer.streams import write_line
 from trainer.training.checkpoints import Checkpoints
 from trainer.training.optimizer import LossScale
 
-# A loss above this multiple of the loss of uniform probabilities is reported as divergence.
-_DIVERGENCE_FACTOR = 5
 # Consecutive updates that the smallest loss scale may skip. One bad batch must not end a run.
 _MOST_SKIPPED = 10
 
@@ -124,43 +121,26 @@ class StopAtNan(keras.callbacks.Callback):
     """Callback that ends the run if the loss or gradient norm is not finite.
 
     In float16, updates with gradients that are not finite are skipped. The run ends if several of
-    them follow each other at the smallest loss scale. One warning is logged if the loss becomes
-    very large.
+    them follow each other at the smallest loss scale.
 
     Args:
         steps: the step counter.
-        vocab_size: size of the model's vocabulary.
         schedule: the learning rate as a function of the update, from 0.
 
     Raises:
         NotFiniteError: if the loss or the gradient norm is not finite.
     """
 
-    def __init__(self, steps: Steps, vocab_size: int, schedule: Callable):
+    def __init__(self, steps: Steps, schedule: Callable):
         super().__init__()
         self._steps = steps
-        self._uniform_loss = math.log(vocab_size)
         self._schedule = schedule
         self._skipped = 0
-        self._has_warned = False
 
     def on_train_batch_end(self, batch, logs=None):
         for name in ("loss",) if "loss_scale" in logs else ("loss", "gradient_norm"):
             if not math.isfinite(logs.get(name, 0.0)):
                 raise NotFiniteError(self._message(name.replace("_", " "), logs[name]))
-        self._count_skipped(logs)
-        if logs["loss"] > _DIVERGENCE_FACTOR * self._uniform_loss and not self._has_warned:
-            self._has_warned = True
-            logging.warning(
-                "Training diverges: the loss is %.3g at step %d, but uniform probabilities have a "
-                "loss of %.3g. Lower --learning_rate or raise --warmup_steps.",
-                logs["loss"],
-                self._steps.step,
-                self._uniform_loss,
-            )
-
-    def _count_skipped(self, logs):
-        """Counts consecutive updates that were skipped at the smallest loss scale."""
         at_smallest = logs.get("loss_scale", math.inf) <= LossScale.smallest
         is_skipped = at_smallest and not math.isfinite(logs["gradient_norm"])
         self._skipped = self._skipped + 1 if is_skipped else 0

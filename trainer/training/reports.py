@@ -189,17 +189,18 @@ class TensorBoard:
             self._write("train", self._steps.step, values)
 
     def end(self):
-        """Writes what is buffered."""
-        self._try(self._flush)
+        """Does nothing."""
 
     def evaluated(self, result: DevResult, samples: Sequence[Sample]):
         """Writes the results on the dev set."""
         values = result._asdict()
         self._write("dev", values.pop("step"), values, _table(samples))
-        self._try(self._flush)
 
     def _write(self, part, step, values, translations=None):
-        def write():
+        """Writes values. If that fails, training continues without TensorBoard logs."""
+        if self._has_failed:
+            return
+        try:
             if part not in self._writers:
                 self._writers[part] = tf.summary.create_file_writer(str(self._directory / part))
             with self._writers[part].as_default(step):
@@ -208,19 +209,7 @@ class TensorBoard:
                         tf.summary.scalar(name, value)
                 if translations:
                     tf.summary.text("translations", translations)
-
-        self._try(write)
-
-    def _flush(self):
-        for writer in self._writers.values():
-            writer.flush()
-
-    def _try(self, write):
-        """Calls a function. If a write fails, training continues without TensorBoard logs."""
-        if self._has_failed:
-            return
-        try:
-            write()
+            self._writers[part].flush()
         except tf.errors.OpError as error:
             self._has_failed = True
             logging.warning(

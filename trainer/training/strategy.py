@@ -127,35 +127,25 @@ def workers_of(environment: Mapping[str, str]) -> tuple[list[str], int]:
     (['a:1', 'b:1'], 1)
     """
     text = environment.get("TF_CONFIG", "")
-    if not text:
-        raise _config_error("none")
     try:
         config = json.loads(text)
-        workers, task = config["cluster"]["worker"], config["task"]
-        others = sorted(set(config["cluster"]) - {"worker"})
-        kind, index = task["type"], task["index"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise _config_error(f"{text} ({type(error).__name__}: {error})") from error
-    if others:
-        raise _config_error(f"a cluster with {' and '.join(others)} too: {text}")
-    is_list = isinstance(workers, list) and bool(workers)
-    if not is_list or not all(isinstance(worker, str) and ":" in worker for worker in workers):
-        raise _config_error(f"the workers {workers!r}, not a list of addresses with ports")
-    if len(workers) == 1:
-        raise _config_error(f"a single worker, {workers[0]}; for one process use another strategy")
-    if len(set(workers)) < len(workers):
-        raise _config_error(f"the workers {workers!r}, with a duplicate address")
-    if kind != "worker" or index not in range(len(workers)):
-        raise _config_error(f"the task {task!r}, which is not one of the {len(workers)} workers")
-    return workers, index
-
-
-def _config_error(received):
-    return ValueError(
-        "Expected the workers of --strategy=multiworker in the environment variable TF_CONFIG. "
-        f"Received: {received}. "
-        f"Set it on every worker, like {_EXAMPLE}."
-    )
+        (kind, workers), *others = config["cluster"].items()
+        is_valid = (
+            not others
+            and kind == config["task"]["type"] == "worker"
+            and len(workers) == len({*workers}) > 1
+            and all(":" in worker for worker in workers)
+            and config["task"]["index"] in range(len(workers))
+        )
+    except (AttributeError, KeyError, TypeError, ValueError):
+        is_valid = False
+    if not is_valid:
+        raise ValueError(
+            "Expected the environment variable TF_CONFIG with the addresses of two or more workers "
+            f"and the index of this one. Received: {text or 'none'}. Set it on every worker, like "
+            f"{_EXAMPLE}."
+        )
+    return workers, config["task"]["index"]
 
 
 def _join_workers():

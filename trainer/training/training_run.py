@@ -175,7 +175,7 @@ class TrainingRun:
 
     def _fit(self, steps):
         config, directory = self.config, self.directory
-        stop_at_nan = StopAtNan(steps, self._prepared.tokenizer.vocab_size, self._schedule)
+        stop_at_nan = StopAtNan(steps, self._schedule)
         is_chief = self.worker_group.is_chief
         reports = [Terminal(steps), TensorBoard(steps, directory.logs)] if is_chief else []
         # `Steps` is the first, because all others read the step from it.
