@@ -20,8 +20,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-CHOOSE_OUTPUT = "Choose an --output in a folder that exists and can be written."
-
 _SECONDS_PER_DAY = 86_400
 _STANDARD_STREAMS = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
 # Constants of renameat2, from Linux's fcntl.h and fs.h.
@@ -215,27 +213,6 @@ def check_writable(path: str | os.PathLike):
         if not is_stream(path):
             with _temporary_directory(_follow_links(path)):
                 pass
-
-
-@contextlib.contextmanager
-def explaining_write_errors(description: str, path: str | os.PathLike, remedy: str, errors=OSError):
-    """Converts a write error inside the `with` block to a ValueError with a remedy.
-
-    Args:
-        description: name of the file or directory in the message, such as "an --output_dir".
-        path: the path that the block writes.
-        remedy: last sentence of the message.
-        errors: the type of the errors, or a tuple of types.
-    """
-    try:
-        yield
-    except errors as error:
-        # Errors of TensorFlow contain the name and the attributes of an operation.
-        full = os.strerror(errno.ENOSPC)
-        reason = full if full in str(error) else getattr(error, "strerror", None) or error
-        raise ValueError(
-            f"Expected {description} that can be written. Received: {path} ({reason}). {remedy}"
-        ) from error
 
 
 def remove_directory(path: str | os.PathLike):

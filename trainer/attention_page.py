@@ -72,13 +72,7 @@ class SentencePair(NamedTuple):
 def make_sentence_pair(
     transformer, tokenizer, source: str, target: str | None = None
 ) -> SentencePair:
-    """Returns a tokenized sentence pair. If `target` is None, the model generates it.
-
-    Args:
-        transformer: a `t2t_relpos.models.Transformer`.
-        tokenizer: the model's tokenizer.
-        source: source sentence.
-        target: its translation, or None to generate it with the default beam search.
+    """Returns a tokenized sentence pair. If `target` is None, the default beam search generates it.
 
     Raises:
         ValueError: if a sentence is empty, or longer than the model or the page supports.
@@ -276,8 +270,6 @@ def render_page(
     """Returns the page as one HTML document.
 
     Args:
-        config: configuration of the Transformer.
-        pair: the sentences.
         names: name of every token id.
         maps: attention maps, from `record_attention_maps`.
         norms: row norms of the relative-position tables, from `read_table_norms`.

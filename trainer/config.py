@@ -329,40 +329,26 @@ def _check_together(config):
 
 
 def _check_data(config):
-    _check_pair(config, "train")
-    _check_pair(config, "dev")
+    for split in ("train", "dev"):
+        sides = {side: getattr(config, f"{split}_{side}") for side in ("source", "target")}
+        missing = [side for side, files in sides.items() if not files]
+        if len(missing) == 1:
+            raise ValueError(
+                f"Expected {split}_source and {split}_target together. Received: one of them. Give "
+                f"--{split}_{missing[0]} too."
+            )
     if config.data in (None, "files") and not config.train_source:
         raise ValueError(
             "Expected training data. Received: none. Give --train_source and --train_target, or "
             "--data=NAME of a TensorFlow Datasets set."
         )
-    if config.data_dir is not None and config.data in (None, "files"):
-        raise ValueError(
-            "Expected data_dir only with a set of TensorFlow Datasets. Received: "
-            f"{config.data_dir!r} with {config.data or 'text files'}. Leave it out."
-        )
-    if config.data not in (None, "files"):
-        for name in ("train_source", "dev_source"):
-            if getattr(config, name):
-                raise ValueError(
-                    f"Expected either {name} or data={config.data!r}. Received: both. Leave one "
-                    "of them out."
-                )
-    elif config.direction is not None:
-        raise ValueError(
-            f"Expected no direction with text files. Received: direction={config.direction!r}. "
-            "Swap the source and target files instead."
-        )
-
-
-def _check_pair(config, split):
-    source, target = getattr(config, f"{split}_source"), getattr(config, f"{split}_target")
-    if bool(source) != bool(target):
-        given, missing = ("source", "target") if source else ("target", "source")
-        raise ValueError(
-            f"Expected {split}_source and {split}_target together. Received: {split}_{given} "
-            f"only. Give --{split}_{missing} too."
-        )
+    is_text = config.data in (None, "files")
+    for name in ("data_dir", "direction") if is_text else ("train_source", "dev_source"):
+        if getattr(config, name):
+            raise ValueError(
+                f"Expected no {name} with {'text files' if is_text else f'data={config.data!r}'}. "
+                f"Received: {getattr(config, name)!r}. Leave one of them out."
+            )
 
 
 def _check_steps(config):

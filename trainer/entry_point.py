@@ -41,15 +41,9 @@ _NEVER = 2**31 - 1
 def define_flag(
     values: flags.FlagValues, name: str, flag_type: type, help: str, default=None, **options
 ):
-    """Defines an absl flag by its Python type.
+    """Defines an absl flag by its Python type: `bool`, `float`, `int`, `list` or `str`.
 
-    Args:
-        values: the `FlagValues` to define the flag in.
-        name: name of the flag.
-        flag_type: `bool`, `float`, `int`, `list` or `str`.
-        help: help text.
-        default: default value.
-        **options: `choices`, the allowed values, or further arguments of absl's `DEFINE_*`.
+    `options` are `choices`, the allowed values, and further arguments of absl's `DEFINE_*`.
     """
     choices = options.pop("choices", None)
     if choices:
@@ -111,14 +105,14 @@ def errors_as_exit_codes(
     Args:
         name: name of the program, such as `trainer.export`.
         errors: classes of errors in addition to OSError. Other errors have a traceback.
-        remedy: function that returns what to do after an interruption.
+        remedy: function that returns what to do after an interruption or an OSError.
     """
     try:
         yield
     except errors as error:
         sys.exit(f"{name}: {error}")
     except OSError as error:
-        sys.exit(f"{name}: {_describe(error)}")
+        sys.exit(f"{name}: {_describe(error, remedy())}")
     except KeyboardInterrupt as error:
         received = error.received if isinstance(error, Interrupted) else signal.SIGINT
         print(f"\n{name}: interrupted. {remedy()}".rstrip(), file=sys.stderr)
@@ -126,11 +120,13 @@ def errors_as_exit_codes(
         sys.exit(128 + received)
 
 
-def _describe(error):
+def _describe(error, remedy):
     received = error if error.filename is None else f"{error.filename} ({error.strerror})"
-    remedy = " Free space, then run the same command again."
-    remedy = remedy if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-    return f"Expected a file that can be read or written. Received: {received}.{remedy}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = f". {remedy}" if remedy else ", then run the same command again."
+        remedy = f"Free space{remedy}"
+    message = f"Expected a file that can be read or written. Received: {received}. {remedy}"
+    return message.rstrip()
 
 
 def run_console_script():

@@ -85,10 +85,7 @@ def export(
     model = directory.load_model()
     spec = build(model, *directory.token_names(model.config.vocab_size))
     spec.optimize(quantization=None if quantization == "none" else quantization)
-    with (
-        atomic_files.explaining_write_errors("an --output_dir", output, "Choose another one."),
-        atomic_files.atomic_directory(output) as temporary,
-    ):
+    with atomic_files.atomic_directory(output) as temporary:
         spec.save(str(temporary))
         if directory.tokenizer_kind != "none":
             shutil.copy(directory.vocabulary_file(directory.tokenizer_kind), temporary)

@@ -54,13 +54,7 @@ def check_bleu_tokenize(name: str):
 def sacrebleu(
     hypotheses: Sequence[str], references: Sequence[str], tokenize: str = DEFAULT_TOKENIZER
 ) -> Score:
-    """Returns the case-sensitive sacreBLEU score of detokenized text.
-
-    Args:
-        hypotheses: the translations.
-        references: the reference translations.
-        tokenize: one of `BLEU_TOKENIZERS`.
-    """
+    """Returns the case-sensitive sacreBLEU score of detokenized text."""
     return _bleu("BLEU", hypotheses, references, tokenize)
 
 
@@ -105,13 +99,8 @@ def compound_split_bleu(
     """Returns the BLEU score of Moses tokens with compounds split at hyphens.
 
     Papers from 2016 to 2018 report this score. Both sides are tokenized as in Moses's
-    tokenizer.perl of that time (sacremoses). N-grams are counted as in multi-bleu.perl.
-
-    Args:
-        hypotheses: the translations.
-        references: the reference translations, not tokenized. (tensor2tensor's script expects
-            tokenized references.)
-        language: language of both sides, for abbreviations and apostrophes.
+    tokenizer.perl of that time (sacremoses), with the abbreviations and apostrophes of `language`.
+    tensor2tensor's script expects tokenized references. N-grams are counted as in multi-bleu.perl.
 
     Reference: tensor2tensor `utils/get_ende_bleu.sh`.
     """
@@ -166,12 +155,7 @@ def score(
 ) -> Score:
     """Returns the score of the metric `name` of `METRICS`.
 
-    Args:
-        name: key of `METRICS`.
-        hypotheses: the translations.
-        references: the reference translations.
-        language: language of the references, for "compound_bleu".
-        tokenize: one of `BLEU_TOKENIZERS`, for "bleu_lc".
+    `language`, that of the references, is for "compound_bleu", and `tokenize` for "bleu_lc".
     """
     settings = {"compound_bleu": {"language": language}, "bleu_lc": {"tokenize": tokenize}}
     return METRICS[name](hypotheses, references, **settings.get(name, {}))

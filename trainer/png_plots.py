@@ -14,19 +14,13 @@ from trainer.training.dev_set import DevResult, DevResults
 
 
 def write_plots(folder: Path, directory: ModelDirectory, norms: dict) -> list[str]:
-    """Writes learning_curves.png and table_norms.png.
+    """Writes learning_curves.png and table_norms.png to a folder, created if missing.
 
     Args:
-        folder: output folder; created if missing.
-        directory: model directory with the records of the training run.
         norms: row norms of the tables of the model, from `read_table_norms`.
 
     Returns:
         A status line for each plot: the file, or the reason why the plot was skipped.
-
-    Raises:
-        OSError: if the folder can't be written.
-        ValueError: if evaluations.json can't be read.
     """
     train_loss = read_train_loss(directory.logs / "train")
     evaluations = DevResults(directory.evaluations_file, until=float("inf"), writes=False).entries

@@ -210,9 +210,6 @@ def typed_lines() -> Iterator[bytes]:
 def check_files(flags: dict[str, str]):
     """Checks that paths are different files, and outputs not *.gz. Ignores pipes and devices.
 
-    Args:
-        flags: paths by name of the flag.
-
     Raises:
         ValueError: if two paths refer to the same file, or an output is named *.gz.
     """

@@ -50,8 +50,7 @@ def _write_page(directory, transformer, values):
     pair = make_sentence_pair(transformer, directory.load_tokenizer(), values.source, values.target)
     maps = record_attention_maps(transformer, pair.source_ids, pair.target_ids)
     page = render_page(config, pair, names, maps, read_table_norms(transformer))
-    with atomic_files.explaining_write_errors("a file", values.output, atomic_files.CHOOSE_OUTPUT):
-        atomic_files.write_text(values.output, page)
+    atomic_files.write_text(values.output, page)
     size = len(page.encode()) / 1e6
     print(f"Wrote {values.output} ({size:.1f} MB): {pair.source} -> {pair.target}")
 
@@ -60,11 +59,8 @@ def _write_plots(directory, transformer, values):
     from t2t_relpos.models.attention_maps import read_table_norms
     from trainer import png_plots
 
-    tables = read_table_norms(transformer)
-    remedy = "Choose another folder for --plots."
-    with atomic_files.explaining_write_errors("a folder", values.plots, remedy):
-        lines = png_plots.write_plots(Path(values.plots), directory, tables)
-    print("\n".join(lines))
+    norms = read_table_norms(transformer)
+    print("\n".join(png_plots.write_plots(Path(values.plots), directory, norms)))
 
 
 def _run(values):

@@ -84,15 +84,6 @@ def test_remove_leftovers_keeps_other_entries(tmp_path):
     assert names(tmp_path) == [".other", "writing"]
 
 
-def test_write_errors_of_a_full_disk_are_short():
-    message = r"Received: f \(No space left on device\). Free space.$"
-    with (
-        pytest.raises(ValueError, match=message),
-        atomic_files.explaining_write_errors("a file", "f", "Free space.", RuntimeError),
-    ):
-        raise RuntimeError("{{function_node SaveV2}} f; No space left on device [Op:SaveV2]")
-
-
 def test_temporary_directories_of_killed_processes_are_removed_after_a_day(tmp_path):
     for name, hours in ((".writing-d-old", 25), (".writing-d-new", 23), (".writing-e-old", 25)):
         (tmp_path / name).mkdir()

@@ -98,8 +98,7 @@ def test_invalid_flags_raise(without_model, trained_model_dir, tmp_path):
 )
 def test_unwritable_output_raises(without_model, trained_model_dir, tmp_path, name, reason):
     (tmp_path / "file").touch()
-    message = rf"Expected a file that can be written. Received: .* \({reason}\). Choose an "
-    message += "--output in a folder that exists and can be written."
+    message = rf"Expected a file that can be read or written. Received: .* \({reason}\)."
     options = {"source": SENTENCE, "target": TRANSLATION, "output": tmp_path / name}
     run.fails(message, model_dir=trained_model_dir, **options)
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
@@ -108,7 +107,7 @@ def test_unwritable_output_raises(without_model, trained_model_dir, tmp_path, na
 @needs_matplotlib
 def test_unwritable_plots_folder_raises(without_model, trained_model_dir, tmp_path):
     (tmp_path / "file").touch()
-    message = r"Expected a folder that can be written. Received: .*file \(File exists\)."
+    message = r"Expected a file that can be read or written. Received: .*file \(File exists\)."
     run.fails(message, model_dir=trained_model_dir, plots=tmp_path / "file")
 
 

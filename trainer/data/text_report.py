@@ -50,11 +50,7 @@ class TextCounts:
         return ", ".join(parts)
 
     def warning(self, description: str) -> str | None:
-        """Returns a warning if many tokens are unknown, otherwise None.
-
-        Args:
-            description: name of the sentences, such as "the source".
-        """
+        """Returns a warning if many tokens of sentences, such as "the source", are unknown."""
         if self.unknown_share <= UNKNOWN_LIMIT:
             return None
         return (

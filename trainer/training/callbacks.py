@@ -126,9 +126,6 @@ class StopAtNan(keras.callbacks.Callback):
     Args:
         steps: the step counter.
         schedule: the learning rate as a function of the update, from 0.
-
-    Raises:
-        NotFiniteError: if the loss or the gradient norm is not finite.
     """
 
     def __init__(self, steps: Steps, schedule: Callable):

@@ -33,10 +33,6 @@ CORRUPT = (FileNotFoundError, EOFError, KeyError, RuntimeError, TypeError, Value
 CORRUPT += (zipfile.BadZipFile,)
 
 
-class CheckpointError(ValueError):
-    """A checkpoint or another file of a run can't be written."""
-
-
 class FormatError(ValueError):
     """A checkpoint has another format version."""
 
@@ -147,8 +143,7 @@ class BestCheckpoints(Checkpoints):
     needed.
 
     Args:
-        directory: folder of the checkpoints; created if missing.
-        keep: number of checkpoints to keep, at least 1.
+        directory, keep: as for `Checkpoints`.
         metric: the metric of new checkpoints, "dev_bleu" or "dev_chrf".
     """
 
@@ -178,8 +173,7 @@ class BestCheckpoints(Checkpoints):
         """Writes a checkpoint if it is among the best, and removes surplus checkpoints.
 
         Args:
-            model: the model in training.
-            step: number of batches the model was trained on.
+            model, step: as in `save`.
             score: the metric of the model on the dev set.
 
         Returns:
@@ -225,16 +219,6 @@ def read_weights(path: str | os.PathLike) -> dict[str, np.ndarray]:
         raise ValueError(
             f"Can't read the checkpoint {path} ({error}). Use another one, such as an earlier step."
         ) from error
-
-
-def restore_transformer(transformer, path: str | os.PathLike):
-    """Assigns the weights of a checkpoint to a Transformer.
-
-    Raises:
-        ValueError: if the checkpoint is missing or corrupt, or has another architecture.
-    """
-    remedy = f"{path} is incompatible. Use a checkpoint of the same --model_dir."
-    _assign(model_keys(transformer), read_weights(path), "this model", remedy)
 
 
 def _assign(variables, arrays, owner, remedy):
@@ -355,16 +339,17 @@ def last_checkpoints(directory: ModelDirectory, count: int) -> list[Path]:
     return [checkpoints.path(step) for step in steps[-count:]]
 
 
-def load_transformer(directory: ModelDirectory, path: Path) -> Transformer:
-    """Returns the Transformer of a model directory with the weights of a checkpoint.
+def make_transformer(directory: ModelDirectory, weights: dict[str, np.ndarray]) -> Transformer:
+    """Returns the Transformer of a model directory with weights from `read_weights`.
 
     Raises:
-        ValueError: if the checkpoint is missing or corrupt, or has another architecture.
+        ValueError: if they are those of another architecture.
     """
     transformer = Transformer(TransformerConfig.from_dict(directory.read_config()["architecture"]))
     ids = np.ones((1, 1), "int32")
     transformer({"inputs": ids, "targets": ids})
-    restore_transformer(transformer, path)
+    remedy = f"Use a checkpoint of {directory.path}."
+    _assign(model_keys(transformer), weights, "this model", remedy)
     return transformer
 
 
@@ -378,4 +363,4 @@ def load_model(directory: ModelDirectory, checkpoint: str | int | None = None):
         return directory.load_model()
     path = find_checkpoint(directory, checkpoint)
     print(f"checkpoint {path}", flush=True)
-    return load_transformer(directory, path)
+    return make_transformer(directory, read_weights(path))

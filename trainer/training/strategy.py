@@ -224,14 +224,9 @@ class WorkerGroup:
         return None if math.isnan(found) else found
 
     def check_same(self, value: int, description: str):
-        """Checks that an integer is equal to the chief's.
+        """Raises ValueError on workers whose integer, below 2^53, differs from the chief's.
 
-        Args:
-            value: an integer below 2^53.
-            description: the expected state in the error message, such as "the same settings".
-
-        Raises:
-            ValueError: on workers whose value differs.
+        `description` is the expected state in the error message, such as "the same settings".
         """
         expected = int(self.from_chief(float(value)))
         if value != expected:
@@ -242,13 +237,9 @@ class WorkerGroup:
 
     @contextlib.contextmanager
     def detecting_lost_workers(self, remedy: Callable[[], str]):
-        """Converts TensorFlow's errors for a lost process to WorkerLostError.
+        """Raises WorkerLostError for TensorFlow's errors if another process has ended.
 
-        Args:
-            remedy: function that returns the end of the error message, with instructions.
-
-        Raises:
-            WorkerLostError: if another process has ended.
+        `remedy` returns the end of the error message, with instructions.
         """
         try:
             yield

@@ -12,7 +12,7 @@ from trainer.data.batching import evaluation_batches, training_batches
 from trainer.model_dir import ModelDirectory
 from trainer.training.batch_parts import shard
 from trainer.training.callbacks import Steps, StopAtNan, StopSignals, WriteCheckpoints
-from trainer.training.checkpoints import BestCheckpoints, CheckpointError, Checkpoints
+from trainer.training.checkpoints import BestCheckpoints, Checkpoints
 from trainer.training.dev_set import METRIC_NAMES, DevEvaluator, DevResults, DevTranslator
 from trainer.training.optimizer import FusedAdam, NoamSchedule
 from trainer.training.preparation import Preparation, settings_to_resume
@@ -155,20 +155,13 @@ class TrainingRun:
         Writes checkpoints, logs and model.keras.
 
         Raises:
-            CheckpointError: if a file can't be written.
+            OSError: if a file can't be written.
             NotFiniteError: if the loss is not finite.
             WorkerLostError: if another process of the run has ended.
         """
         with self.worker_group.detecting_lost_workers(self.how_to_resume), StopSignals() as signals:
             steps = Steps(self.step, self.config.train_steps, signals)
-            try:
-                self._fit(steps)
-            except OSError as error:
-                file, reason = error.filename or "a file", error.strerror or error
-                raise CheckpointError(
-                    f"Can't write {file}: {reason}. Free space or grant write permission. "
-                    f"{self.how_to_resume()}"
-                ) from error
+            self._fit(steps)
             self.step, self.signal = steps.step, signals.received
             if self.signal is None:
                 self.worker_group.wait()
