@@ -148,8 +148,7 @@ def _open_stream(path):
     if descriptor is None:
         return open(path, "wb")
     for printed in (sys.stdout, sys.stderr):
-        if printed is not None:
-            printed.flush()
+        printed.flush()
     return os.fdopen(os.dup(descriptor), "wb")
 
 

@@ -76,22 +76,9 @@ def run(
             with errors_as_exit_codes(name), contextlib.suppress(BrokenPipeError):
                 import_tensorflow()
                 program(values)
-                if sys.stdout is not None:
-                    sys.stdout.flush()
+                sys.stdout.flush()
         finally:
             streams.flush_or_discard(sys.stdout)
-
-
-class Interrupted(KeyboardInterrupt):
-    """A signal has ended the program, which has written its files.
-
-    Args:
-        received: the signal.
-    """
-
-    def __init__(self, received: signal.Signals):
-        super().__init__()
-        self.received = received
 
 
 @contextlib.contextmanager
@@ -100,7 +87,7 @@ def errors_as_exit_codes(
 ) -> Iterator[None]:
     """Ends the program with one line on stderr, without a traceback, if the block raises an error.
 
-    The exit code is 1 for errors, and 128 plus the signal after Ctrl-C and `Interrupted`.
+    The exit code is 1 for errors, and that of `exit_interrupted` after Ctrl-C.
 
     Args:
         name: name of the program, such as `trainer.export`.
@@ -113,11 +100,14 @@ def errors_as_exit_codes(
         sys.exit(f"{name}: {error}")
     except OSError as error:
         sys.exit(f"{name}: {_describe(error, remedy())}")
-    except KeyboardInterrupt as error:
-        received = error.received if isinstance(error, Interrupted) else signal.SIGINT
-        print(f"\n{name}: interrupted. {remedy()}".rstrip(), file=sys.stderr)
-        # The exit code by which shells report a signal.
-        sys.exit(128 + received)
+    except KeyboardInterrupt:
+        exit_interrupted(name, signal.SIGINT, remedy())
+
+
+def exit_interrupted(name: str, received: signal.Signals, remedy: str):
+    """Ends the program with the exit code by which shells report a signal."""
+    print(f"\n{name}: interrupted. {remedy}".rstrip(), file=sys.stderr)
+    sys.exit(128 + received)
 
 
 def _describe(error, remedy):

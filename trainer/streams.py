@@ -30,32 +30,13 @@ def prepare():
     have the number of a standard stream, and messages of libraries would be written to it.
     Characters that the encoding of a stream doesn't have are printed as escape sequences.
     """
-    for descriptor in (0, 1, 2):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # returns the smallest number that is not in use
-    if sys.stderr is None:
-        # print(file=None) prints to the standard output.
-        sys.stderr = open(os.devnull, "w")
+    for name in _NAMES:
+        if getattr(sys, name) is None:
+            # `open` takes the smallest number that is not in use: that of the closed stream.
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))
     for stream in (sys.stdout, sys.stderr):
         if getattr(stream, "errors", None) == "strict":
             stream.reconfigure(errors="backslashreplace")
-
-
-def standard(name: str) -> BinaryIO:
-    """Returns the standard input ("stdin") or output ("stdout"), for bytes.
-
-    Raises:
-        ValueError: if it is closed.
-    """
-    stream = getattr(sys, name)
-    if stream is None:
-        flag = "--input" if name == "stdin" else "--output"
-        raise ValueError(
-            f"Expected {_NAMES[name]}. Received: a closed one. Give {flag}=FILE, or redirect it."
-        )
-    return stream.buffer
 
 
 def write_line(line: str):
@@ -116,37 +97,33 @@ def as_logs(*names: str) -> Iterator[None]:
         *names: "stdout", "stderr" or both.
     """
     streams = {name: getattr(sys, name) for name in names}
-    with open(os.devnull, "w") as null:
+    for name, stream in streams.items():
+        setattr(sys, name, Log(stream, _NAMES[name]))
+    try:
+        yield
+    finally:
         for name, stream in streams.items():
-            setattr(sys, name, Log(null if stream is None else stream, _NAMES[name]))
-        try:
-            yield
-        finally:
-            for name, stream in streams.items():
-                setattr(sys, name, stream)
-                flush_or_discard(stream)
+            setattr(sys, name, stream)
+            flush_or_discard(stream)
 
 
-def flush_or_discard(stream: TextIO | None) -> bool:
-    """Flushes a stream. If that fails, redirects it to /dev/null and returns False.
+def flush_or_discard(stream: TextIO):
+    """Flushes a stream. If that fails, redirects it to /dev/null.
 
     The interpreter flushes the standard streams on exit. It would report the same error again.
     """
     try:
-        if stream is not None:
-            stream.flush()
-        return True
+        stream.flush()
     except (OSError, ValueError):
         with contextlib.suppress(OSError, ValueError):  # The stream may have no descriptor.
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        return False
 
 
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[BinaryIO]:
     """Opens a file for reading, or the standard input for `-`. Decompresses gzip files."""
     if path == STANDARD:
-        yield standard("stdin")
+        yield sys.stdin.buffer
         return
     with open_text(path) as file:
         yield file
@@ -160,7 +137,7 @@ def writing(paths: Sequence[str]) -> Iterator[list[BinaryIO]]:
     """
     with contextlib.ExitStack() as stack:
         files = [
-            standard("stdout")
+            sys.stdout.buffer
             if path == STANDARD
             else stack.enter_context(atomic_files.output_file(path))
             for path in paths
@@ -196,7 +173,7 @@ def typed_lines() -> Iterator[bytes]:
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  (input() edits lines once it is imported)
     sys.stdin.reconfigure(errors="surrogateescape")
-    prompted = sys.stdout if sys.stdout is not None and sys.stdout.isatty() else sys.stderr
+    prompted = sys.stdout if sys.stdout.isatty() else sys.stderr
     while True:
         try:
             with contextlib.redirect_stdout(prompted):

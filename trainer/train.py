@@ -58,7 +58,7 @@ def _train(config):
         finally:
             run.directory.unlock()
         if run.signal is not None:
-            raise entry_point.Interrupted(run.signal)
+            entry_point.exit_interrupted(_NAME, run.signal, run.how_to_resume())
     if run.worker_group.is_chief:
         print(run.summary())
 

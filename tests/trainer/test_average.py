@@ -78,22 +78,9 @@ def test_average_is_the_mean_in_float64_with_the_last_states(directory):
     assert_all_equal(average.mean_weights(paths[:1]).values(), read[0])
 
 
-@pytest.mark.parametrize(
-    ("which", "message"),
-    [
-        (
-            "newest",
-            "Expected the step of a checkpoint, 'latest' or 'best'. Received: 'newest'.",
-        ),
-        (7, "of step 7 in .*model. Received: checkpoints of steps 3, 6, 9.$"),
-        (
-            "best",
-            "Expected a checkpoint chosen by dev BLEU in .*/best. Received: none. Train with "
-            "--keep_best",
-        ),
-    ],
-)
-def test_missing_checkpoint_raises(which, message, directory):
+@pytest.mark.parametrize("which", ["newest", 7, "best"])
+def test_missing_checkpoint_raises(which, directory):
+    message = f"--keep_best 'best'. Received: {which!r}, with checkpoints of the steps 3, 6, 9.$"
     with raises(match=message):
         checkpoints.find_checkpoint(directory, which)
 
@@ -103,14 +90,8 @@ def test_too_few_checkpoints_raise(directory, tmp_path):
         match="Expected at least 20 checkpoints in .*Received: 3, of steps 3, 6, 9. Use fewer"
     ):
         checkpoints.last_checkpoints(directory, 20)
-    for which, message in (
-        (
-            "latest",
-            "Expected at least 1 checkpoints in .*/checkpoints. Received: none. .* train longer",
-        ),
-        (3, "Received: no checkpoints.$"),
-    ):
-        with raises(match=message):
+    for which in ("latest", 3):
+        with raises(match="Received: .*, with checkpoints of the steps none.$"):
             checkpoints.find_checkpoint(ModelDirectory(tmp_path), which)
 
 
@@ -151,7 +132,7 @@ def test_program_writes_a_model_directory(flag, steps, directory, tmp_path, caps
     [
         ([], "Expected either --last or --steps. Received: neither."),
         (["--last=2", "--steps=3"], "Expected either --last or --steps. Received: both."),
-        (["--steps=3,4,5"], "Expected a checkpoint of step 5 in .*Received: checkpoints of steps"),
+        (["--steps=3,4,5"], "Expected a checkpoint of .* Received: '5', with checkpoints of"),
         (["--steps=3,3"], "Expected different steps. Received: --steps=3,3."),
         (["--steps=9,best"], "Expected different steps. Received: --steps=9,best."),
         (

@@ -1,7 +1,6 @@
 import gzip
 import io
 import os
-import sys
 
 import pytest
 
@@ -50,14 +49,3 @@ def test_check_files_rejects_equal_files_and_ignores_devices(tmp_path):
 def test_lines_of_other_formats_raise(start, message):
     with pytest.raises(ValueError, match=message):
         list(streams.lines(io.BytesIO(start), "-"))
-
-
-def test_closed_standard_streams_raise(monkeypatch):
-    for name in ("stdin", "stdout"):
-        monkeypatch.setattr(sys, name, None)
-    with pytest.raises(ValueError, match="standard input. Received: a closed one. Give --input="):
-        with streams.reading("-"):
-            pass
-    with pytest.raises(ValueError, match="standard output. Received: a closed one. Give --output="):
-        with streams.writing(["-"]):
-            pass

@@ -297,29 +297,21 @@ def find_checkpoint(directory: ModelDirectory, which: str | int) -> Path:
     Raises:
         ValueError: if there is no such checkpoint.
     """
-    checkpoints, best = Checkpoints(directory.checkpoints), BestCheckpoints(directory.best)
+    latest, best = Checkpoints(directory.checkpoints), BestCheckpoints(directory.best)
+    paths = {step: kept.path(step) for kept in (best, latest) for step in kept.steps()}
     if which == "best":
         path = best.best()
-        if path is None:
-            raise ValueError(
-                f"Expected a checkpoint chosen by dev BLEU in {directory.best}. Received: none. "
-                "Train with --keep_best=1, or choose another one."
-            )
-        return path
-    if which == "latest":
-        return last_checkpoints(directory, 1)[0]
-    if not str(which).isdecimal():
+    elif which == "latest":
+        path = next((latest.path(step) for step in reversed(latest.steps())), None)
+    else:
+        path = paths.get(int(which)) if str(which).isdecimal() else None
+    if path is None:
         raise ValueError(
-            f"Expected the step of a checkpoint, 'latest' or 'best'. Received: {which!r}."
+            f"Expected a checkpoint of {directory.path}: a step, 'latest', or with --keep_best "
+            f"'best'. Received: {which!r}, with checkpoints of the steps "
+            f"{', '.join(map(str, sorted(paths))) or 'none'}."
         )
-    for kept in (checkpoints, best):
-        if int(which) in kept.steps():
-            return kept.path(int(which))
-    found = ", ".join(map(str, sorted({*checkpoints.steps(), *best.steps()})))
-    raise ValueError(
-        f"Expected a checkpoint of step {which} in {directory.path}. Received: "
-        f"{f'checkpoints of steps {found}' if found else 'no checkpoints'}."
-    )
+    return path
 
 
 def last_checkpoints(directory: ModelDirectory, count: int) -> list[Path]:
