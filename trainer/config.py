@@ -194,9 +194,6 @@ class RunConfig:
     clip_norm: float | None = setting(
         "Clip gradients to this global norm. Default: no clipping.", above=0.0
     )
-    steps_per_execution: int = setting(
-        "Updates per call of the compiled function.", 1, at_least=1, fixed=False
-    )
     checkpoint_every: int | None = setting(
         "Updates between checkpoints." + _RECIPE, at_least=1, fixed=False
     )
@@ -316,7 +313,6 @@ def _check_together(config):
                 f"fixed. Received: {getattr(config, name)}. Leave it out."
             )
     _check_data(config)
-    _check_steps(config)
     if config.bleu_tokenize is not None:
         check_bleu_tokenize(config.bleu_tokenize)
     if config.jit_compile and config.deterministic:
@@ -324,8 +320,12 @@ def _check_together(config):
             "Expected either jit_compile or deterministic, because XLA has no deterministic "
             "version of some operations. Received: both. Leave one of them out."
         )
-    if config.strategy in ("mirrored", "multiworker"):
-        _check_several_devices(config)
+    if config.jit_compile and config.strategy == "multiworker":
+        raise ValueError(
+            "Expected no jit_compile with the strategy multiworker: XLA can't compile a step that "
+            "runs on several machines. Received: jit_compile=True. Leave it out, or use "
+            "--strategy=mirrored on one machine."
+        )
 
 
 def _check_data(config):
@@ -349,30 +349,3 @@ def _check_data(config):
                 f"Expected no {name} with {'text files' if is_text else f'data={config.data!r}'}. "
                 f"Received: {getattr(config, name)!r}. Leave one of them out."
             )
-
-
-def _check_steps(config):
-    if config.steps_per_execution == 1:
-        return
-    for name in ("checkpoint_every", "evaluate_every", "train_steps"):
-        steps = getattr(config, name)
-        if steps is not None and steps % config.steps_per_execution:
-            raise ValueError(
-                f"Expected {name} to be a multiple of steps_per_execution. "
-                f"Received: {name}={steps}, steps_per_execution={config.steps_per_execution}."
-            )
-
-
-def _check_several_devices(config):
-    if config.steps_per_execution > 1:
-        raise ValueError(
-            f"Expected steps_per_execution to be 1 with the strategy {config.strategy}: with "
-            "several devices, Keras can't run several steps of batches of different shapes. "
-            f"Received: {config.steps_per_execution}. Use 1, or --strategy=one."
-        )
-    if config.jit_compile and config.strategy == "multiworker":
-        raise ValueError(
-            "Expected no jit_compile with the strategy multiworker: XLA can't compile a step that "
-            "runs on several machines. Received: jit_compile=True. Leave it out, or use "
-            "--strategy=mirrored on one machine."
-        )

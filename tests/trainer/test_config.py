@@ -233,23 +233,6 @@ def test_resolve_makes_paths_absolute(tmp_path, monkeypatch):
         ({"seed": None}, "Expected seed to be of type int. Received: None"),
         ({"deterministic": 1}, "Expected deterministic to be of type bool. Received: 1"),
         (
-            {"steps_per_execution": 4, "checkpoint_every": 10},
-            "Expected checkpoint_every to be a multiple of steps_per_execution. Received: "
-            "checkpoint_every=10",
-        ),
-        (
-            {"steps_per_execution": 4, "evaluate_every": 7},
-            "Expected evaluate_every to be a multiple of steps_per_execution",
-        ),
-        (
-            {"steps_per_execution": 4, "train_steps": 6},
-            "Expected train_steps to be a multiple of steps_per_execution",
-        ),
-        (
-            {"steps_per_execution": 4, "strategy": "mirrored"},
-            "Expected steps_per_execution to be 1 with the strategy mirrored",
-        ),
-        (
             {"jit_compile": True, "strategy": "multiworker"},
             "Expected no jit_compile with the strategy multiworker: .* on several machines.* Leave "
             "it out, or use --strategy=mirrored",

@@ -68,12 +68,11 @@ class Steps(keras.callbacks.Callback):
 
     Attributes:
         step: number of batches that the model was trained on.
-        before: value of `step` before the last execution, which may have several steps.
     """
 
     def __init__(self, first: int, last: int, signals: StopSignals | None = None):
         super().__init__()
-        self.step = self.before = first
+        self.step = first
         self.last = last
         self.signals = signals or StopSignals()
         self._seconds_paused = 0.0
@@ -83,21 +82,14 @@ class Steps(keras.callbacks.Callback):
         """Whether a signal was received."""
         return self.signals.received is not None
 
-    def on_epoch_begin(self, epoch, logs=None):
-        self._epoch_start = self.step
-
     def on_train_batch_end(self, batch, logs=None):
-        self.before, self.step = self.step, self._epoch_start + batch + 1
+        self.step += 1
         if self.step >= self.last or self.interrupted:
             self.model.stop_training = True
 
     def on_test_batch_end(self, batch, logs=None):
         if self.interrupted:
             self.model.stop_evaluating = True
-
-    def passed(self, every: int) -> bool:
-        """Returns whether the last execution reached or passed a multiple of `every`."""
-        return self.step // every > self.before // every
 
     def clock(self) -> float:
         """Returns the time in seconds, excluding `paused` blocks."""
@@ -147,14 +139,12 @@ class StopAtNan(keras.callbacks.Callback):
             raise NotFiniteError(f"{message} Or train without --precision=float16.")
 
     def _message(self, name, value):
-        first, last = self._steps.before + 1, self._steps.step
-        step = f"step {last}" if first == last else f"one of the steps {first} to {last}"
-        rate = float(self._schedule(last - 1))
+        step = self._steps.step
         return (
-            f"Expected a finite {name}. Received: {value} at {step}, with learning rate "
-            f"{rate:.3g}. No checkpoint was written since. Start from the last one in another "
-            "--model_dir: give this directory as --init_from, and lower --learning_rate, raise "
-            "--warmup_steps, or set --clip_norm."
+            f"Expected a finite {name}. Received: {value} at step {step}, with learning rate "
+            f"{float(self._schedule(step - 1)):.3g}. No checkpoint was written since. Start from "
+            "the last one in another --model_dir: give this directory as --init_from, and lower "
+            "--learning_rate, raise --warmup_steps, or set --clip_norm."
         )
 
 
@@ -191,7 +181,7 @@ class WriteCheckpoints(keras.callbacks.Callback):
             self.write()
 
     def _is_due(self):
-        if self._every is not None and self._steps.passed(self._every):
+        if self._every is not None and self._steps.step % self._every == 0:
             return True
         return self._minutes is not None and time.monotonic() - self._time >= 60 * self._minutes
 

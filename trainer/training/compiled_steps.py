@@ -24,19 +24,15 @@ class CompiledStep:
     batches of all replicas of a step must have the same shape.
 
     If a call compiles, its logs also have `programs`, the number of programs so far, and
-    `compile_seconds`, the duration of the steps that compiled.
+    `compile_seconds`, the duration of the step.
 
     Args:
         train_step: function that takes a batch, or that of a replica, and returns logs.
-        steps: number of steps in a call.
         strategy: the MirroredStrategy, or None for one device.
     """
 
     def __init__(
-        self,
-        train_step: Callable,
-        steps: int = 1,
-        strategy: tf.distribute.MirroredStrategy | None = None,
+        self, train_step: Callable, strategy: tf.distribute.MirroredStrategy | None = None
     ):
         if strategy is None:
             self._replicas = 1
@@ -44,24 +40,19 @@ class CompiledStep:
         else:
             self._replicas = strategy.num_replicas_in_sync
             self._step = tf.function(_on_replicas(train_step, strategy), autograph=False)
-        self._steps = steps
         self._shapes = set()
 
     def __call__(self, iterator: Iterator) -> dict:
-        """Runs the steps. Returns the logs of the last one."""
-        compile_seconds = 0.0
-        for _ in range(self._steps):
-            batch = next(iterator)
-            tensors = tf.nest.flatten(batch, expand_composites=True)
-            shapes = tuple(tuple(tensor.shape) for tensor in tensors)
-            start = time.perf_counter()
-            logs = self._step(batch)
-            if shapes not in self._shapes:
-                self._shapes.add(shapes)
-                compile_seconds += time.perf_counter() - start
-        if compile_seconds:
+        """Runs a step. Returns its logs."""
+        batch = next(iterator)
+        tensors = tf.nest.flatten(batch, expand_composites=True)
+        shapes = tuple(tuple(tensor.shape) for tensor in tensors)
+        start = time.perf_counter()
+        logs = self._step(batch)
+        if shapes not in self._shapes:
+            self._shapes.add(shapes)
             programs = len(self._shapes) * self._replicas
-            logs |= {"programs": programs, "compile_seconds": compile_seconds}
+            logs |= {"programs": programs, "compile_seconds": time.perf_counter() - start}
         return logs
 
 

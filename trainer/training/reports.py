@@ -30,7 +30,7 @@ class StepLog(keras.callbacks.Callback):
     have `learning_rate`, and the model's metrics are reset, so that the other logs are means over
     the steps since the last one that was due.
 
-    Speeds exclude checkpoints, evaluations, the first execution, and executions whose logs have
+    Speeds exclude checkpoints, evaluations, the first step, and steps whose logs have
     `compile_seconds`.
 
     Args:
@@ -59,7 +59,7 @@ class StepLog(keras.callbacks.Callback):
         if not self._has_traced or "compile_seconds" not in logs:
             self._seconds += now - self._last
             self._tokens += tokens - self._last_tokens
-            self._count += self._steps.step - self._steps.before
+            self._count += 1
         self._last, self._last_tokens = now, tokens
         if self._seconds > 1e-9:
             self._speed = self._tokens / self._seconds, self._seconds / self._count
@@ -67,7 +67,7 @@ class StepLog(keras.callbacks.Callback):
         left = (self._steps.last - self._steps.step) * seconds_per_step
         reported = logs | {"tokens_per_second": speed, "seconds_left": left}
         is_early = not self._has_reported and self._seconds >= _FIRST_REPORT_SECONDS
-        is_due = self._steps.passed(self._log_every) or (is_early and self._has_traced)
+        is_due = self._steps.step % self._log_every == 0 or (is_early and self._has_traced)
         if is_due:
             reported["learning_rate"] = float(self.model.optimizer.learning_rate)
             self._has_reported = True
@@ -84,7 +84,7 @@ class StepLog(keras.callbacks.Callback):
             report.end()
 
     def _start_measuring(self, tokens):
-        """Forgets the measured executions. The next one has those after `tokens` of the logs."""
+        """Forgets the measured steps. The next one has the tokens after `tokens` of the logs."""
         self._seconds, self._tokens, self._count = 0.0, 0.0, 0
         self._last, self._last_tokens = self._steps.clock(), tokens
 
@@ -121,7 +121,7 @@ class Terminal:
         # Short enough for 80 columns.
         progress = f"loss {logs['loss']:.4f}, {rate} tokens/s, {left} left"
         self._bar.set_postfix_str(progress, refresh=False)
-        self._bar.update(self._steps.step - self._steps.before)
+        self._bar.update()
         if "compile_seconds" in logs:
             write_line(
                 f"step {self._steps.step}/{self._steps.last}: XLA compiled for "

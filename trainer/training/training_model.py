@@ -199,9 +199,7 @@ class TrainingModel(keras.Model):
         if not self.jit_compile:
             super().make_train_function(force)
         elif force or self.train_function is None:
-            self.train_function = CompiledStep(
-                self.train_step, self.steps_per_execution, self._mirrored
-            )
+            self.train_function = CompiledStep(self.train_step, self._mirrored)
 
     def make_test_function(self, force=False):
         # Disable XLA, which would compile each of the many shapes of evaluation batches.

@@ -78,7 +78,12 @@ class TrainingRun:
         with self._strategy.scope():
             self.model = self._make_model()
             self.step = self.checkpoints.restore_latest(self.model)
-        self._check_step()
+        if self.step > self.config.train_steps:
+            raise ValueError(
+                f"Expected --train_steps of at least {self.step}, the step of the last checkpoint. "
+                f"Received: {self.config.train_steps}. Give a larger --train_steps, or another "
+                "--model_dir."
+            )
         if self._prepared.parent is not None and self.step == 0:
             self.model.transformer.set_weights(self._prepared.parent.load_model().get_weights())
         is_due = self.step >= config.train_steps or self.step % config.evaluate_every == 0
@@ -123,25 +128,8 @@ class TrainingRun:
             architecture.hidden_dim, config.warmup_steps, config.learning_rate
         )
         adam = FusedAdam(self._schedule, config.adam_beta1, config.adam_beta2, config.adam_epsilon)
-        model.compile(
-            adam, steps_per_execution=config.steps_per_execution, jit_compile=config.jit_compile
-        )
+        model.compile(adam, jit_compile=config.jit_compile)
         return model
-
-    def _check_step(self):
-        if self.step >= self.config.train_steps + self.config.steps_per_execution:
-            raise ValueError(
-                f"Expected --train_steps of at least {self.step}, the step of the last checkpoint. "
-                f"Received: {self.config.train_steps}. Give a larger --train_steps, or another "
-                "--model_dir."
-            )
-        if self.step % self.config.steps_per_execution:
-            raise ValueError(
-                "Expected to resume from a multiple of steps_per_execution. Received: the "
-                f"checkpoint of step {self.step} and "
-                f"steps_per_execution={self.config.steps_per_execution}. Use the previous "
-                "steps_per_execution, or 1."
-            )
 
     def describe(self) -> str:
         """Returns the settings, training pairs, number of parameters and devices as text."""
