@@ -328,6 +328,12 @@ def _render_kind(kind, layers, norms, axes):
     return "\n".join(part if isinstance(part, str) else _render(part) for part in parts)
 
 
+def render_figures(figures: list[go.Figure]) -> str:
+    """Returns an HTML document of figures."""
+    head = f'<meta charset="utf-8"><script>{get_plotlyjs()}</script>'
+    return "\n".join(["<!doctype html>", head, *map(_render, figures)])
+
+
 def _render(figure):
     # Remove the button that uploads the figure.
     config = {"displaylogo": False, "modeBarButtonsToRemove": ["sendChartToCloud"]}
