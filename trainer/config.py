@@ -293,11 +293,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
 
 
 def _check_together(config):
-    """Checks combinations of settings of a `RunConfig`.
-
-    Raises:
-        ValueError: if settings contradict each other, or one requires another that is missing.
-    """
+    """Raises ValueError if settings contradict each other or require others that are missing."""
     if not config.model_dir:
         raise ValueError(
             "Expected a directory for the model. Received: none. Give one with --model_dir."

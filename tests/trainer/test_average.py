@@ -12,8 +12,7 @@ from programs import Program
 from trainer import average
 from trainer.model_dir import ModelDirectory
 from trainer.training import checkpoints
-from trainer.training.checkpoints import read_weights
-from trainer.training.variable_keys import model_keys
+from trainer.training.checkpoints import model_keys, read_weights
 
 raises = functools.partial(pytest.raises, ValueError)
 run = Program(average)

@@ -7,7 +7,8 @@ state.json      format version, step, shapes and dtypes of all arrays by key
 model.npz       variables of the Transformer: weights and states of seed generators
 optimizer.npz   variables of the optimizer, including the number of updates
 
-The keys of arrays are `model_keys` and `optimizer_keys` of `variable_keys`.
+The keys of arrays are attribute paths, `encoder_layers/0/...`. Keras's automatic names depend on
+the objects that a process created before: the second model has variables `transformer_1/...`.
 """
 
 import contextlib
@@ -16,8 +17,10 @@ import json
 import os
 import re
 import zipfile
+from collections import deque
 from pathlib import Path
 
+import keras
 import numpy as np
 from absl import logging
 
@@ -25,12 +28,12 @@ from t2t_relpos.models import Transformer, TransformerConfig
 from trainer import atomic_files
 from trainer.model_dir import ModelDirectory
 from trainer.training.training_model import TrainingModel
-from trainer.training.variable_keys import model_keys, optimizer_keys
 
 FORMAT_VERSION = 3
 # Exceptions that reading a corrupt checkpoint can raise.
 CORRUPT = (FileNotFoundError, EOFError, KeyError, RuntimeError, TypeError, ValueError)
 CORRUPT += (zipfile.BadZipFile,)
+_PART_TYPES = (keras.layers.Layer, keras.random.SeedGenerator, keras.Variable)
 
 
 class FormatError(ValueError):
@@ -285,6 +288,79 @@ def _first_difference(expected, received):
     pairs = {key: (expected.get(key), received.get(key)) for key in [*expected, *received]}
     key, (one, other) = next(item for item in pairs.items() if item[1][0] != item[1][1])
     return f"First difference: {key}, expected {describe(one)}, received {describe(other)}."
+
+
+def model_keys(model: keras.layers.Layer) -> dict[str, keras.Variable]:
+    """Returns the variables of a built model by attribute path, in the order of `model.variables`.
+
+    The states of seed generators are included.
+
+    Raises:
+        ValueError: if a variable of the model is not an attribute of the model or its layers.
+
+    Example:
+        >>> layer = keras.layers.Dense(2)
+        >>> layer.build((None, 3))
+        >>> list(model_keys(layer))
+        ['kernel', 'bias']
+    """
+    paths = {id(v): "/".join(path) for path, v in _walk(model) if isinstance(v, keras.Variable)}
+    missing = [variable.path for variable in model.variables if id(variable) not in paths]
+    if missing:
+        raise ValueError(
+            "Expected every variable to be an attribute of the model or of one of its layers, "
+            f"so that checkpoints can name it. Received: {', '.join(missing)}."
+        )
+    return {paths[id(variable)]: variable for variable in model.variables}
+
+
+def optimizer_keys(
+    optimizer: keras.optimizers.Optimizer, model: keras.layers.Layer
+) -> dict[str, keras.Variable]:
+    """Returns the variables of a built optimizer by key.
+
+    The key of a slot is the key of its variable plus the name of the slot. The key of another
+    variable is its name.
+    """
+    # Keras names a slot after its variable, with "_" for "/".
+    prefixes = {f"{v.path.replace('/', '_')}_": key for key, v in model_keys(model).items()}
+    keys = {}
+    for variable in optimizer.variables:
+        name = variable.name
+        prefix = max((p for p in prefixes if name.startswith(p)), key=len, default=None)
+        key = name if prefix is None else f"{prefixes[prefix]}/{name.removeprefix(prefix)}"
+        keys[key] = variable
+    return keys
+
+
+def _walk(model):
+    """Yields (path, part) of layers, seed generators and variables in breadth-first order."""
+    queue, seen = deque([((), model)]), {id(model)}
+    while queue:
+        path, owner = queue.popleft()
+        yield path, owner
+        if isinstance(owner, keras.Variable):
+            continue
+        for inner, value in _attributes(owner):
+            if isinstance(value, _PART_TYPES) and id(value) not in seen:
+                seen.add(id(value))
+                queue.append(((*path, *inner), value))
+
+
+def _attributes(owner):
+    """Yields (path, value) of public attributes, entries of public containers, and variables."""
+    for name, value in vars(owner).items():
+        if isinstance(value, keras.Variable):
+            # Dense stores its kernel in `_kernel` and has a property `kernel`.
+            yield (name.lstrip("_"),), value
+        elif name.startswith("_"):
+            continue
+        elif isinstance(value, (list, tuple)):
+            yield from (((name, str(index)), entry) for index, entry in enumerate(value))
+        elif isinstance(value, dict):
+            yield from (((name, str(key)), entry) for key, entry in value.items())
+        else:
+            yield (name,), value
 
 
 def find_checkpoint(directory: ModelDirectory, which: str | int) -> Path:

@@ -28,21 +28,13 @@ _LOOKED_FOR = ("checkpoints", "model.keras")
 
 
 class Bucket(NamedTuple):
-    """The batches of an epoch whose pairs have similar lengths.
+    """The batches of an epoch whose pairs have similar lengths."""
 
-    Args:
-        length: maximum length of a side, in tokens.
-        rows: maximum number of pairs in a batch.
-        batches: number of batches.
-        positions: number of positions of both sides, including padding.
-        tokens: number of tokens of both sides.
-    """
-
-    length: int
-    rows: int
+    length: int  # maximum length of a side, in tokens
+    rows: int  # maximum number of pairs in a batch
     batches: int
-    positions: int
-    tokens: int
+    positions: int  # of both sides, including padding
+    tokens: int  # of both sides
 
 
 def count_buckets(pairs: EncodedPairs, config: RunConfig, devices: int = 1) -> list[Bucket]:

@@ -59,10 +59,6 @@ def check_xla(config: RunConfig, strategy: tf.distribute.Strategy) -> RunConfig:
     """Returns the settings, without XLA if it fails on one of several devices.
 
     This runs a small compiled program on each device. A failure is logged as a warning.
-
-    Args:
-        config: the settings, from `with_devices`.
-        strategy: the strategy of the run.
     """
     if not config.jit_compile or config.strategy != "mirrored":
         return config
@@ -97,15 +93,17 @@ def make_strategy(name: str, logical_devices: int = 0) -> tf.distribute.Strategy
     if name == "multiworker":
         return _join_workers()
     if logical_devices:
-        return tf.distribute.MirroredStrategy(_divide_cpu(logical_devices))
-    gpus = tf.config.list_logical_devices("GPU")
-    if not gpus:
+        parts = [tf.config.LogicalDeviceConfiguration()] * logical_devices
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, parts)
+    devices = tf.config.list_logical_devices("CPU" if logical_devices else "GPU")
+    if not devices:
         raise ValueError(
             "Expected at least one GPU for the strategy mirrored. Received: a machine where "
             "TensorFlow finds none. Use --strategy=one, or try the strategy on the CPU with "
             "--logical_devices=2."
         )
-    return tf.distribute.MirroredStrategy([device.name for device in gpus])
+    return tf.distribute.MirroredStrategy([device.name for device in devices])
 
 
 def describe_devices(count: int, config: RunConfig) -> str:
@@ -155,21 +153,6 @@ def _join_workers():
     # At lower levels, TensorFlow logs every sum over the workers.
     tf.get_logger().setLevel("WARNING")
     return tf.distribute.MultiWorkerMirroredStrategy()
-
-
-def _divide_cpu(count):
-    if count < 2:
-        raise ValueError(f"Expected logical_devices to be at least 2. Received: {count}.")
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    try:
-        parts = [tf.config.LogicalDeviceConfiguration()] * count
-        tf.config.set_logical_device_configuration(cpu, parts)
-    except RuntimeError as error:
-        raise ValueError(
-            f"Expected TensorFlow to be unused before the CPU is split into {count} devices. "
-            "Received: a process that has used it. Create the strategy first."
-        ) from error
-    return [device.name for device in tf.config.list_logical_devices("CPU")]
 
 
 class WorkerLostError(RuntimeError):
