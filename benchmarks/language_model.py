@@ -26,7 +26,7 @@ from keras import ops
 
 from benchmarks.flag_checks import check_no_arguments, positive_integers
 from benchmarks.tables import format_median, print_cells, print_header
-from t2t_relpos._compile import compile_function
+from t2t_relpos._backend import compile_function
 from t2t_relpos.models import CausalLM, TransformerConfig
 
 

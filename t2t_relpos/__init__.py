@@ -36,7 +36,7 @@ from t2t_relpos.layers import (
 )
 from t2t_relpos.models import PRESETS, CausalLM, Transformer, TransformerConfig
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "CausalLM",

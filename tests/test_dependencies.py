@@ -29,7 +29,7 @@ MAY_IMPORT = {
 }
 # Modules that all folders of the library may import.
 SHARED = {
-    *("_backend", "_checks", "_compile", "_keras_compat"),
+    *("_backend", "_checks", "_keras_compat"),
     *("_jax_flash", "_torch_flash"),
 }
 
@@ -71,7 +71,7 @@ def violations(package, find):
 def test_library_imports_no_framework_and_no_trainer():
     def find(path):
         allowed = STANDARD_LIBRARY | {"keras", "numpy", "t2t_relpos"}
-        names = ("_backend", "_compile", "_tensorflow", "_jax", "_torch")
+        names = ("_backend", "_tensorflow", "_jax", "_torch")
         for_a_backend = path.stem.startswith(names)
         if for_a_backend or path.parent.name == "tensorflow":
             allowed |= FRAMEWORKS

@@ -44,7 +44,7 @@ def two_stages_are_faster(scores, count):
 def best_candidates(scores, offsets, is_active, count, never_id, allowed, *, normalize):
     """Returns the sums, beams and ids of `Candidates`, and whether they exist or None for all.
 
-    The arguments are those of `beams.best_candidates`.
+    The arguments are those of `beam_search.best_candidates`.
     """
     vocab_size = scores.shape[-1]
     size = group_size(vocab_size)

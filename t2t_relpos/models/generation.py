@@ -1,8 +1,7 @@
 """`generate`: its checks, the sizes of its searches, and the state of models with caches."""
 
 import dataclasses
-import functools
-import types
+import operator
 from typing import Any
 
 import keras
@@ -10,18 +9,13 @@ import numpy as np
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos._backend import largest
-from t2t_relpos._compile import compile_function
+from t2t_relpos._backend import compile_function, largest
 from t2t_relpos._keras_compat import sublayers
 from t2t_relpos.decoding.constraints import checked_stop_ids
 from t2t_relpos.decoding.samplers import BeamSampler, copy_settings, get_sampler
 from t2t_relpos.layers.relative_multi_head_attention import (
     RelativeMultiHeadAttention,
     cache_length,
-)
-
-_FUNCTIONS = frozenset(
-    (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
 )
 
 
@@ -262,9 +256,11 @@ class SearchFunctions:
 
         Searches that were compiled before a change of the model's computation are removed.
         """
-        computation = _computation(model)
-        if computation != self._computation:
-            self.functions, self._computation = {}, computation
+        computation = self._computation
+        if computation is None or not computation.is_current(model):
+            self._computation = _Computation(model)
+            if computation is None or not computation.equals(self._computation):
+                self.functions = {}
         # The dict is in the order of use.
         function = self.functions.pop(key, None)
         if function is None:
@@ -279,20 +275,62 @@ class SearchFunctions:
         return SearchFunctions()
 
 
-def _computation(model):
-    """Returns what a compiled search of a model refers to besides values, to be compared with `==`.
+class _Computation:
+    """What a compiled search of a model refers to besides values.
 
     Quantization and LoRA change the variables. Methods, activations and layers may be replaced.
     """
-    # Every `generate` calls this function: it must be fast.
-    variables = [(variable.path, variable.dtype) for variable in model.variables]
-    layers = list(sublayers(model)) if isinstance(model, keras.layers.Layer) else []
-    # Keras sets functions of the model such as `predict_function`, which are no methods.
-    methods = [
-        x for n, x in vars(model).items() if type(x) in _FUNCTIONS and hasattr(type(model), n)
-    ]
-    functions = [x for layer in layers for x in vars(layer).values() if type(x) in _FUNCTIONS]
-    return variables, [(id(x), type(x)) for x in (model, *layers)], methods, functions
+
+    def __init__(self, model):
+        self._variables, self._layers = model.variables, _layers(model)
+        self._types = list(map(type, self._layers))
+        self._sizes = _numbers_of_attributes(self._layers)
+        # Keras sets functions of the model such as `predict_function`, which are no methods.
+        known = vars(keras.layers.Layer(name="any")).keys()
+        self._attributes = [
+            (vars(layer), name, value)
+            for layer in self._layers
+            for name, value in vars(layer).items()
+            if name not in known and (layer is not model or hasattr(type(model), name))
+        ]
+
+    def is_current(self, model):
+        """Returns whether nothing has changed. It may be False without a change.
+
+        Every `generate` calls this method. It does not read the attributes that all layers have. A
+        method that is replaced is a new attribute.
+        """
+        layers = _layers(model)
+        return (
+            _are_same(self._layers, layers)
+            and _are_same(self._variables, model.variables)
+            and self._types == list(map(type, layers))
+            and self._sizes == _numbers_of_attributes(layers)
+            and all(attributes.get(name) is x for attributes, name, x in self._attributes)
+        )
+
+    def equals(self, other):
+        """Returns whether another record has the same objects."""
+        # Layers and functions.
+        callables = ([x for *_, x in record._attributes if callable(x)] for record in (self, other))
+        return (
+            _are_same(self._layers, other._layers)
+            and _are_same(self._variables, other._variables)
+            and self._types == other._types
+            and _are_same(*callables)
+        )
+
+
+def _layers(model):
+    return [model, *(sublayers(model) if isinstance(model, keras.layers.Layer) else ())]
+
+
+def _numbers_of_attributes(layers):
+    return [len(vars(layer)) for layer in layers]
+
+
+def _are_same(first, second):
+    return len(first) == len(second) and all(map(operator.is_, first, second))
 
 
 def _resolve_jit_compile(jit_compile):

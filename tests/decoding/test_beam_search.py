@@ -5,7 +5,7 @@ from comparisons import assert_all_close
 from keras import ops
 
 from t2t_relpos.decoding import beam_search, length_penalty
-from t2t_relpos.decoding.beams import RESULT_ENTRIES, Beams
+from t2t_relpos.decoding.beam_search import RESULT_ENTRIES, Beams
 from t2t_relpos.decoding.constraints import checked_constraints
 
 LIMITS = np.array([4, 3, 4], "int32")

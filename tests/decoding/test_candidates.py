@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from t2t_relpos.decoding.beams import best_candidates
+from t2t_relpos.decoding.beam_search import best_candidates
 from t2t_relpos.decoding.search_state import top_k
 
 BATCH, BEAMS = 5, 3

@@ -9,8 +9,12 @@ from small_transformers import small_config
 
 from t2t_relpos.models import Transformer
 from t2t_relpos.t2t import config_from_hparams, load_t2t_weights, parse_hparams, t2t_weights
-from t2t_relpos.t2t.variable_scopes import canonical_name, canonical_weights
-from t2t_relpos.t2t.weight_names import expected_shapes, shard_sizes
+from t2t_relpos.t2t.weight_names import (
+    canonical_name,
+    canonical_weights,
+    expected_shapes,
+    shard_sizes,
+)
 
 DOUBLED = json.loads(
     (pathlib.Path(__file__).parents[1] / "reference" / "doubled_scopes.json").read_text()

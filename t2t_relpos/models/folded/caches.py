@@ -1,6 +1,6 @@
-"""Caches of decoder keys and values: the interface, growing ones, and ones of a fixed size.
+"""Attention of decoding steps: caches of keys and values, and attention to them.
 
-Fixed sizes are for XLA and JAX.
+Caches grow with every step, or have a fixed size for XLA and JAX.
 """
 
 import abc
@@ -9,11 +9,11 @@ import keras
 from keras import ops
 
 from t2t_relpos._backend import start_indices, write_slice
-from t2t_relpos.models.folded.operations import (
-    MASKED_SCORE,
-    attend,
-    table_rows,
-)
+from t2t_relpos.attention.masks import masked_softmax
+
+# Added to a score, it makes the attention weight exactly 0 in float32.
+MASKED_SCORE = -1e9
+NAMES = ("key_table", "value_table")
 
 
 class DecoderCaches(abc.ABC):
@@ -246,3 +246,71 @@ def _slice(table, start, length):
     zeros = (0,) * (len(table.shape) - 2)
     start = start_indices(*zeros, start, 0)
     return ops.slice(table, start, (*table.shape[:-2], length, table.shape[-1]))
+
+
+def matmul_transposed(x, y):
+    """Returns `x·yᵀ` over the last two axes."""
+    if keras.backend.backend() == "tensorflow":
+        from t2t_relpos.attention.tensorflow import ops as tensorflow_ops
+
+        return tensorflow_ops.matmul_transposed(x, y)
+    return ops.matmul(x, ops.swapaxes(y, -1, -2))
+
+
+def matmul_table(x, table, shape, *, transpose_table=False):
+    """Returns `[B, N, T, X]` times a table `[X, Y]` or `[N, X, Y]`.
+
+    Args:
+        x: `[B, N, T, X]`.
+        table: `[X, Y]`, or `[N, X, Y]` for separate tables of the heads.
+        shape: shape of the result, `(B, N, T, Y)`. Reading it from tensors would take a few more
+            operations in a graph.
+        transpose_table: whether the table is `[Y, X]` or `[N, Y, X]`.
+    """
+    # With one head, a product of rank 4 is wrong: see `t2t_relpos.attention.gather`.
+    if len(table.shape) == 3 and table.shape[0] == 1:
+        table = table[0]
+    multiply = matmul_transposed if transpose_table else ops.matmul
+    if len(table.shape) == 3:
+        return multiply(x, table)
+    width = table.shape[-1] if transpose_table else ops.shape(table)[-2]
+    return ops.reshape(multiply(ops.reshape(x, (-1, width)), table), shape)
+
+
+def attend(query, key, value, bias, tables, shapes, *, keys_per_row=1):
+    """Returns attention outputs `[B, N, k, H]`.
+
+    Args:
+        query: `[B, N, k, H]`.
+        key: `[B, N, S, H]`.
+        value: `[B, N, S, H]`.
+        bias: added to the scores, broadcasts to `[B, N, k, S]`.
+        tables: `key_table` and `value_table`. Row r, of `[R, H]` or `[N, R, H]`, is that of the
+            keys from `r * keys_per_row` to `(r + 1) * keys_per_row - 1`.
+        shapes: shapes of the products with these tables, `(B, N, k, R)` and `(B, N, k, H)`.
+        keys_per_row: number of consecutive keys with the same table rows, an int. Default: 1.
+    """
+    scores = matmul_transposed(query, key)
+    if "key_table" in tables:
+        by_row = matmul_table(query, tables["key_table"], shapes["key_table"], transpose_table=True)
+        if keys_per_row > 1:
+            by_row = ops.repeat(by_row, keys_per_row, axis=-1)
+        scores = scores + by_row
+    weights = masked_softmax(scores + bias)
+    outputs = ops.matmul(weights, value)
+    if "value_table" in tables:
+        if keys_per_row > 1:
+            weights = ops.reshape(weights, (*shapes["value_table"][:3], -1, keys_per_row))
+            weights = ops.sum(weights, axis=-1)
+        outputs = outputs + matmul_table(weights, tables["value_table"], shapes["value_table"])
+    return outputs
+
+
+def has_tables(attention):
+    """Returns whether an attention has a relative-position table."""
+    return any(name in attention for name in NAMES)
+
+
+def table_rows(attention, ids):
+    """Returns a dict of the rows `ids` of each table: `[S, H]`, or `[N, S, H]` per head."""
+    return {name: ops.take(attention[name], ids, axis=-2) for name in NAMES if name in attention}

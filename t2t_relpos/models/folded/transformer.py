@@ -1,18 +1,18 @@
 """Inference with the folded weights of a Transformer: encoding, scores, and one decoding step."""
 
+import keras
+import numpy as np
 from keras import ops
 
 from t2t_relpos.attention import attend as attend_relative
 from t2t_relpos.layers.embeddings import sinusoids
-from t2t_relpos.models.folded.caches import FixedCaches, GrowingCaches
-from t2t_relpos.models.folded.operations import (
+from t2t_relpos.models.folded.caches import (
     MASKED_SCORE,
-    FoldedLayers,
+    FixedCaches,
+    GrowingCaches,
     attend,
-    dense,
     has_tables,
     table_rows,
-    take_rows,
 )
 
 
@@ -275,3 +275,92 @@ class DecoderStep:
         distances = ops.arange(ops.shape(source_bias)[3], dtype="int32") - time
         ids = ops.clip(distances, -self.last_id, self.last_id) + self.last_id
         return table_rows(attention, ids)
+
+
+class FoldedLayers:
+    """The parts that encoder and decoder layers share.
+
+    Args:
+        config: a `TransformerConfig`.
+    """
+
+    def __init__(self, config):
+        self.num_heads = config.num_heads
+        self.key_dim, self.value_dim = config.head_dims
+        self.normalize_first = config.normalize_first
+        self.epsilon = config.layer_norm_epsilon
+
+    def normalize(self, x):
+        """Returns `x`, whose rows have mean 0, scaled to variance 1."""
+        mean_square = ops.mean(ops.square(x), axis=-1, keepdims=True)
+        return x * ops.rsqrt(mean_square + self.epsilon)
+
+    def enter(self, x):
+        """Returns the input of a sublayer, or of the last projection, from the residual stream."""
+        return self.normalize(x) if self.normalize_first else x
+
+    def leave(self, x, outputs, layer, name):
+        """Returns the residual stream `x` after a sublayer.
+
+        Args:
+            x: `[rows, D]`.
+            outputs: the sublayer's outputs `[rows, D]`.
+            layer: weights of the layer.
+            name: key of the sublayer in `layer["norms"]`.
+        """
+        x = x + outputs
+        if self.normalize_first:
+            return x
+        gain, offset = layer["norms"][name]
+        return self.normalize(x - ops.mean(x, axis=-1, keepdims=True)) * gain + offset
+
+    def feed_forward(self, x, layer):
+        """Returns the residual stream after the feed-forward network."""
+        weights = layer["feed_forward"]
+        inner = ops.relu(dense(self.enter(x), weights["inner"], weights["inner_bias"]))
+        outputs = dense(inner, weights["outer"], weights["outer_bias"])
+        return self.leave(x, outputs, layer, "feed_forward")
+
+    def split(self, x, batch, length, kinds):
+        """Splits projections `[B * T, ..]` into a list of `[B, N, T, H]` and `[B, N, T, Hv]`.
+
+        Args:
+            x: the projections, next to each other.
+            batch: B.
+            length: T.
+            kinds: a character for each: "q", "k" or "v".
+        """
+        depths = [self.value_dim if kind == "v" else self.key_dim for kind in kinds]
+        if len(depths) == 1:
+            x = ops.reshape(x, (batch, length, self.num_heads, depths[0]))
+            return [ops.transpose(x, (0, 2, 1, 3))]
+        if self.key_dim == self.value_dim:
+            x = ops.reshape(x, (batch, length, len(depths), self.num_heads, self.key_dim))
+            return ops.unstack(ops.transpose(x, (2, 0, 3, 1, 4)), len(depths))
+        ends = np.cumsum(depths) * self.num_heads
+        parts = zip(ops.split(x, [int(end) for end in ends[:-1]], axis=1), kinds)
+        return [part for x, kind in parts for part in self.split(x, batch, length, kind)]
+
+    def merge(self, x):
+        """Merges the heads: `[B, N, T, Hv]` -> `[B * T, N * Hv]`."""
+        width = self.num_heads * self.value_dim
+        return ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (-1, width))
+
+
+def dense(x, kernel, bias=None):
+    """Returns `x·kernel + bias`, computing the product in the dtype of the kernel."""
+    dtype = keras.backend.standardize_dtype(kernel.dtype)
+    if dtype == keras.backend.standardize_dtype(x.dtype):
+        product = ops.matmul(x, kernel)
+    else:
+        product = ops.cast(ops.matmul(ops.cast(x, dtype), kernel), x.dtype)
+    return product if bias is None else ops.add(product, bias)
+
+
+def take_rows(table, ids):
+    """Returns `table[ids]` for ids that are not negative."""
+    if keras.backend.backend() == "tensorflow":
+        from t2t_relpos.attention.tensorflow import ops as tensorflow_ops
+
+        return tensorflow_ops.take_rows(table, ids)
+    return ops.take(table, ids, axis=0)

@@ -10,7 +10,7 @@ from small_transformers import shared_transformer
 
 from t2t_relpos.decoding.search_state import repeat_rows
 from t2t_relpos.models.folded import FoldedTransformer, fold_weights
-from t2t_relpos.models.folded.operations import dense
+from t2t_relpos.models.folded.transformer import dense
 
 VOCAB, BATCH, LENGTH, STEPS = 23, 5, 7, 6
 SMALL = {
