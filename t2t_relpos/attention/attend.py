@@ -1,4 +1,7 @@
-"""The entry point of relative attention. Every layer calls `attend`."""
+"""The entry point of relative attention. Every layer calls `attend`.
+
+Decoding steps of `generate` use `t2t_relpos.models.folded.cached_attention` instead.
+"""
 
 import numpy as np
 from keras import ops

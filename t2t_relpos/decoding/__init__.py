@@ -1,12 +1,6 @@
 """Search algorithms for any model with a step function."""
 
 from t2t_relpos.decoding.beam_search import beam_search
-from t2t_relpos.decoding.results import (
-    DecodingResult,
-    TokenScores,
-    length_penalty,
-    score_tokens,
-)
 from t2t_relpos.decoding.samplers import (
     BeamSampler,
     GreedySampler,
@@ -15,6 +9,12 @@ from t2t_relpos.decoding.samplers import (
     TopPSampler,
 )
 from t2t_relpos.decoding.sampling import greedy_search, sample_search
+from t2t_relpos.decoding.scores import (
+    DecodingResult,
+    TokenScores,
+    length_penalty,
+    score_tokens,
+)
 
 __all__ = [
     "BeamSampler",

@@ -6,7 +6,7 @@ Candidates: the vocabulary is split into groups of ids. The best `count` entries
 groups with the largest maxima, because no entry of another group exceeds any of these maxima. The
 first stage computes the maxima. The second stage sorts `count` groups instead of the vocabulary.
 
-Loop, in graphs without XLA: only a few sentences require the last steps. An inner loop runs until a
+Loop, without XLA: only a few sentences require the last steps. An inner loop runs until a
 fraction of the sentences is done. An outer loop stores their results and continues with the others.
 """
 
@@ -152,8 +152,8 @@ def until_done(advance, beams, limit, fixed, rest, result_entries):
         The entries `result_entries`, for each sentence from the step in which it was removed.
     """
 
-    def inner(i, order, beams, limit, fixed, rest):
-        num_to_remove = tf.maximum(1, tf.size(order) // REMOVAL_DIVISOR)
+    def inner(i, original, beams, limit, fixed, rest):
+        num_to_remove = tf.maximum(1, tf.size(original) // REMOVAL_DIVISOR)
 
         def proceed(i, beams, rest):
             return tf.math.count_nonzero(beams["done"], dtype=tf.int32) < num_to_remove
@@ -164,13 +164,13 @@ def until_done(advance, beams, limit, fixed, rest, result_entries):
         start = i, beams, rest
         return tf.while_loop(proceed, step, start, shape_invariants=tuple(map(_shapes, start)))
 
-    def proceed(i, order, beams, limit, fixed, rest, results):
-        return tf.size(order) > 0
+    def proceed(i, original, beams, limit, fixed, rest, results):
+        return tf.size(original) > 0
 
-    def step(i, order, beams, limit, fixed, rest, results):
-        i, beams, rest = inner(i, order, beams, limit, fixed, rest)
+    def step(i, original, beams, limit, fixed, rest, results):
+        i, beams, rest = inner(i, original, beams, limit, fixed, rest)
         done = tf.where(beams["done"])[:, 0]
-        indices = tf.gather(order, done)[:, None]
+        indices = tf.gather(original, done)[:, None]
         results = {
             name: tf.tensor_scatter_nd_update(results[name], indices, tf.gather(beams[name], done))
             for name in results
@@ -179,17 +179,18 @@ def until_done(advance, beams, limit, fixed, rest, result_entries):
         # Before the first step, a sentence may have one row only.
         num_rows = tf.shape(beams["log_probs"])[1]
         rows = tf.reshape(remaining[:, None] * num_rows + tf.range(num_rows), [-1])
-        order, beams, limit = _gather((order, beams, limit), remaining)
+        original, beams, limit = _gather((original, beams, limit), remaining)
         sentences = {
             name: _gather(part, remaining) for name, part in rest.items() if name == "sentences"
         }
         rest = {n: x for n, x in rest.items() if n != "sentences"}
         rest = _gather(rest, rows) | sentences
-        return i, order, beams, limit, _gather(fixed, rows), rest, results
+        return i, original, beams, limit, _gather(fixed, rows), rest, results
 
-    order = tf.range(tf.size(limit))
+    # The original indices of the sentences that are left.
+    original = tf.range(tf.size(limit))
     results = {name: beams[name] for name in result_entries}
-    start = tf.constant(0), order, beams, limit, fixed, rest, results
+    start = tf.constant(0), original, beams, limit, fixed, rest, results
     return tf.while_loop(proceed, step, start, shape_invariants=tuple(map(_shapes, start)))[-1]
 
 

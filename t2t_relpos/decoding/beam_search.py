@@ -19,8 +19,8 @@ from t2t_relpos.decoding.constraints import (
     is_one_of,
     next_ids,
 )
-from t2t_relpos.decoding.results import NO_OUTPUT_SCORE, DecodingResult, length_penalty
-from t2t_relpos.decoding.search_state import (
+from t2t_relpos.decoding.scores import NO_OUTPUT_SCORE, DecodingResult, length_penalty
+from t2t_relpos.decoding.state_rows import (
     check_capacity,
     gather_rows,
     join_context,
@@ -56,15 +56,17 @@ def beam_search(
     """Returns the outputs with the largest log-probability over length penalty.
 
     The result of a sentence does not depend on the other sentences of the batch. Each sentence
-    stops at its own limit at the latest. In TensorFlow graphs without XLA, finished sentences are
-    removed from the batch.
+    stops at its own limit at the latest. On TensorFlow without XLA, finished sentences are removed
+    from the batch.
 
     Args:
         step: `step(ids [rows], state) -> (logits [rows, V], state)` with
-            rows = B * beam_size. The first ids are `pad_id`. It may be an object, or a method of
-            one, with a method `resize(state, steps) -> state`: compiled searches then start with a
-            state for a few steps and enlarge it; and with a method `capacity(state)`, the number of
-            steps that the state has room for: searches check it if the number is an int.
+            rows = B * beam_size. On TensorFlow without XLA, the first step has rows = B, unless
+            there is a prefix or a `"context"`. The first ids are `pad_id`. It may be an object, or
+            a method of one, with a method `resize(state, steps) -> state`: compiled searches then
+            cut the state to a few steps, and enlarge it later; and with a method
+            `capacity(state)`, the number of steps that the state has room for: searches check it if
+            the number is an int.
         state: a nested dict of tensors `[B, ...]`. The search repeats and
             reorders rows. The entry under `"context"` never changes and is
             the same for all beams of a sentence, so it is only repeated. The
@@ -144,7 +146,7 @@ def beam_search(
     if t2t_exact:
         _check_exact(length_limit, early_stopping, constraints)
     check_capacity(step, state, max_length, length_limit)
-    search = Beams(
+    selection = Beams(
         constraints._replace(prefix=None),
         beam_size=beam_size,
         alpha=alpha,
@@ -154,34 +156,35 @@ def beam_search(
         t2t_exact=t2t_exact,
     )
     limit = limits(batch_size, max_length, length_limit)
-    return _run(search, step, state, limit, max_length, constraints.prefix)
+    return _run(selection, step, state, limit, max_length, constraints.prefix)
 
 
-def _run(search, step, state, limit, max_length, prefix):
+def _run(selection, step, state, limit, max_length, prefix):
     """Runs the loop of the search and returns its result."""
-    first_beams = _num_first_beams(search, state, prefix)
+    first_beams = _num_first_beams(selection.beam_size, state, prefix)
     context, rest = split_context(repeat_rows(state, first_beams))
-    fixed = _fixed(context, prefix, search.beam_size)
+    fixed = _fixed(context, prefix, selection.beam_size)
 
     def advance(i, beams, limit, fixed, rest):
         last = ops.reshape(beams["last"], (-1,))
         logits, new_state = step(last, join_context(fixed.get("context"), rest))
-        beams, rows = search.advance(beams, i, logits, limit, fixed.get("prefix"))
+        beams, rows = selection.advance(beams, i, logits, limit, fixed.get("prefix"))
         return beams, gather_rows(split_context(new_state)[1], rows)
 
-    beams = search.start(limit, first_beams)
+    beams = selection.start(limit, first_beams)
     resize = method_of_step(step, "resize")
     beams = until_done(advance, beams, limit, fixed, rest, max_length, resize)
-    return search.result(beams)
+    return selection.result(beams)
 
 
-def _num_first_beams(search, state, prefix):
+def _num_first_beams(beam_size, state, prefix):
     """Returns the number of rows per sentence in the first step.
 
-    All beams are equal in the first step. One row is enough if sizes may change.
+    All beams are equal in the first step. One row is enough if sizes may change. The context and
+    the prefix have a row for each beam from the start.
     """
     sizes_may_change = is_tensorflow_without_xla() and "context" not in state and prefix is None
-    return 1 if sizes_may_change else search.beam_size
+    return 1 if sizes_may_change else beam_size
 
 
 def _fixed(context, prefix, beam_size):
@@ -208,13 +211,14 @@ def until_done(advance, beams, limit, fixed, rest, max_length, resize=None):
             of the model.
         max_length: maximum number of steps of all sentences.
         resize: `resize(rest, steps)`, which returns `rest` with space for that many steps, or None.
-            With it, short searches have small tensors although loops can't change shapes.
+            A state has space for all steps at first, and the first loop for a few of them: short
+            searches have small tensors although loops can't change shapes.
 
     Returns:
         The beams, or only the entries that `Beams.result` reads. The entries of a sentence are from
         the step in which it was done or from a later one.
     """
-    # Only TensorFlow graphs without XLA may change the sizes of tensors between steps.
+    # Only TensorFlow without XLA may change the sizes of tensors between steps.
     if is_tensorflow_without_xla():
         from t2t_relpos.decoding import _tensorflow
 

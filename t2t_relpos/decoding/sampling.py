@@ -16,15 +16,15 @@ from t2t_relpos.decoding.constraints import (
     is_one_of,
     next_ids,
 )
-from t2t_relpos.decoding.results import NO_OUTPUT_SCORE, DecodingResult
-from t2t_relpos.decoding.search_state import (
+from t2t_relpos.decoding.scores import NO_OUTPUT_SCORE, DecodingResult
+from t2t_relpos.decoding.state_rows import (
     check_capacity,
     join_context,
     limits,
     repeat_rows,
     split_context,
 )
-from t2t_relpos.decoding.search_state import top_k as stable_top_k
+from t2t_relpos.decoding.state_rows import top_k as stable_top_k
 
 
 def greedy_search(

@@ -116,13 +116,14 @@ class GenerationMixin:
         settings = _hashable_settings(sampler)
 
         def compile_search():
-            search = self._search(sampler, sizes[-1], stop_token_ids, jit_compile=jit_compile)
+            search = self._make_search(sampler, sizes[-1], stop_token_ids, jit_compile=jit_compile)
             return compile_function(self, search, jit_compile=jit_compile)
 
         key = type(sampler), settings, sizes, stop_token_ids, jit_compile
         return self._searches.get(self, key, compile_search)
 
-    def _search(self, sampler, max_length, stop_token_ids, *, jit_compile):
+    def _make_search(self, sampler, max_length, stop_token_ids, *, jit_compile):
+        """Returns `search(source, limit, uniform=None)` for `max_length` ids with padding."""
         growing = _may_grow(sampler, jit_compile=jit_compile)
         # A custom sampler need not have the argument.
         stop_arguments = {} if stop_token_ids is None else {"stop_token_ids": stop_token_ids}

@@ -6,8 +6,8 @@ from keras import ops
 
 from t2t_relpos.attention import attend as attend_relative
 from t2t_relpos.layers.embeddings import sinusoids
-from t2t_relpos.models.folded.caches import (
-    MASKED_SCORE,
+from t2t_relpos.models.folded.cached_attention import (
+    MASKED_BIAS,
     FixedCaches,
     GrowingCaches,
     attend,
@@ -201,7 +201,7 @@ class DecoderStep:
         self.weights = weights
         self.positions = positions
         self.caches = caches
-        self.last_id = config.max_relative_position
+        self.clip_distance = config.max_relative_position
 
     def start(self, memory, is_real):
         """Returns the state before the first step, with one row per sentence.
@@ -211,7 +211,7 @@ class DecoderStep:
             is_real: bool `[B, S]`, False on padding of the source.
         """
         sentences, ancestors = self.caches.start(ops.shape(is_real)[0])
-        source_bias = ops.where(is_real, 0.0, MASKED_SCORE)[:, None, None, :]
+        source_bias = ops.where(is_real, 0.0, MASKED_BIAS)[:, None, None, :]
         # The bias has no effect if all positions have it. A source of padding only has values of
         # zero instead, so that the attention to it is zero, except for a relative value table.
         has_source = ops.cast(ops.any(is_real, axis=1), "float32")[:, None, None, None]
@@ -236,29 +236,30 @@ class DecoderStep:
         source_bias = sentences["source_bias"]
         batch, _, _, length = ops.shape(source_bias)
         beams = ops.shape(ids)[0] // batch
-        shapes = {"key_table": (batch, layers.num_heads, beams, length)}
-        shapes["value_table"] = (batch, layers.num_heads, beams, layers.value_dim)
-        ancestors, step = self.caches.open_step(sentences, state["ancestors"], batch, beams)
+        ancestors, cached = self.caches.open_step(sentences, state["ancestors"], batch, beams)
         x = take_rows(weights["target"], ids)
         if self.positions is not None:
-            x = x + take_rows(self.positions, step.time)
+            x = x + take_rows(self.positions, cached.time)
         caches = []
+        # Of the products with tables of the cross-attention.
+        shapes = {"key_table": (batch, layers.num_heads, beams, length)}
+        shapes["value_table"] = (batch, layers.num_heads, beams, layers.value_dim)
         for number, layer in enumerate(weights["decoder"]):
-            layer_caches = slice(2 * number, 2 * number + 2)
+            pair = slice(2 * number, 2 * number + 2)  # key and value of the layer
             projected = self._project(x, layer["self"], batch, beams, "qkv")
-            key, value = map(step.add, sentences["caches"][layer_caches], projected[1:])
+            key, value = map(cached.add, sentences["caches"][pair], projected[1:])
             caches += [key, value]
-            outputs = step.attend(number, projected[0], key, value)
+            outputs = cached.attend(number, projected[0], key, value)
             x = layers.leave(x, self._output(outputs, layer["self"]), layer, "self")
             if "cross" in layer:
                 (query,) = self._project(x, layer["cross"], batch, beams, "q")
-                tables = self._source_tables(layer["cross"], source_bias, step.time)
-                memory = sentences["memory"][layer_caches]
+                tables = self._source_tables(layer["cross"], source_bias, cached.time)
+                memory = sentences["memory"][pair]
                 outputs = attend(query, *memory, source_bias, tables, shapes)
                 x = layers.leave(x, self._output(outputs, layer["cross"]), layer, "cross")
             x = layers.feed_forward(x, layer)
         logits = dense(layers.enter(x), weights["logits"], weights["logits_bias"])
-        sentences = {**step.finish(sentences), "caches": caches}
+        sentences = {**cached.finish(sentences), "caches": caches}
         return logits, {"sentences": sentences, "ancestors": ancestors}
 
     def _project(self, x, attention, batch, beams, kinds):
@@ -273,7 +274,7 @@ class DecoderStep:
         if not has_tables(attention):
             return {}
         distances = ops.arange(ops.shape(source_bias)[3], dtype="int32") - time
-        ids = ops.clip(distances, -self.last_id, self.last_id) + self.last_id
+        ids = ops.clip(distances, -self.clip_distance, self.clip_distance) + self.clip_distance
         return table_rows(attention, ids)
 
 

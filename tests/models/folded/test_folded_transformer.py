@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 from small_transformers import shared_transformer
 
-from t2t_relpos.decoding.search_state import repeat_rows
+from t2t_relpos.decoding.state_rows import repeat_rows
 from t2t_relpos.models.folded import FoldedTransformer, fold_weights
 from t2t_relpos.models.folded.transformer import dense
 

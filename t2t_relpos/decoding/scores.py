@@ -1,4 +1,4 @@
-"""The result of a search, the length penalty, and the scores of given ids."""
+"""Scores: the length penalty, the result of a search, and the scores of given ids."""
 
 from typing import NamedTuple
 

@@ -12,16 +12,17 @@ from t2t_relpos._backend import start_indices, write_slice
 from t2t_relpos.attention.masks import masked_softmax
 
 # Added to a score, it makes the attention weight exactly 0 in float32.
-MASKED_SCORE = -1e9
+MASKED_BIAS = -1e9
 NAMES = ("key_table", "value_table")
 
 
 class DecoderCaches(abc.ABC):
-    """Keys and values of all hypotheses, in slots that are never reordered.
+    """How keys and values of all hypotheses are stored, in slots that are never reordered.
 
-    Every step adds a slot per hypothesis. A mask of each active hypothesis, `"ancestors"`
-    `[rows, slots]`, hides the slots of other hypotheses. A search reorders the masks instead of the
-    larger keys and values. The rows are the active hypotheses of all sentences.
+    The keys and values are in the state of the search, and not in this object. Every step adds a
+    slot per hypothesis. A bias of each active hypothesis, `"ancestors"` `[rows, slots]`, hides the
+    slots of other hypotheses: it is 0 or `MASKED_BIAS`. A search reorders these biases instead of
+    the larger keys and values. The rows are the active hypotheses of all sentences.
 
     Args:
         config: a `TransformerConfig`.
@@ -38,15 +39,15 @@ class DecoderCaches(abc.ABC):
 
     @abc.abstractmethod
     def start(self, batch):
-        """Returns the first state of B sentences: (a dict of tensors, masks `[B, slots]`)."""
+        """Returns the first state of B sentences: (a dict of tensors, biases `[B, slots]`)."""
 
     @abc.abstractmethod
     def open_step(self, sentences, ancestors, batch, beams):
-        """Returns (masks with the new slots `[rows, slots]`, a `CachedStep`).
+        """Returns (biases with the new slots `[rows, slots]`, a `CachedStep`).
 
         Args:
             sentences: the dict of tensors of `start` or of the previous step.
-            ancestors: masks `[rows, slots]`.
+            ancestors: biases `[rows, slots]`.
             batch: B, a scalar tensor.
             beams: active hypotheses per sentence, a scalar tensor.
         """
@@ -56,7 +57,7 @@ class DecoderCaches(abc.ABC):
 
         Args:
             sentences: the dict of tensors of `start` or of the previous step.
-            ancestors: masks `[rows, slots]`.
+            ancestors: biases `[rows, slots]`.
             num_steps: an int above the number of steps so far.
         """
         return sentences, ancestors
@@ -74,11 +75,11 @@ class CachedStep(abc.ABC):
 
     @abc.abstractmethod
     def add(self, cache, new):
-        """Returns the cache `[B, N, slots, H]` with new entries `[B, N, k, H]`."""
+        """Returns the cache `[B, N, slots, H]` with new entries `[B, N, k, H]`, for values Hv."""
 
     @abc.abstractmethod
     def attend(self, number, query, key, value):
-        """Returns the outputs `[B, N, k, H]` of the self-attention of layer `number`."""
+        """Returns the outputs `[B, N, k, Hv]` of the self-attention of layer `number`."""
 
     def finish(self, sentences):
         """Returns `sentences` for the next step. The caller replaces the caches in it."""
@@ -101,15 +102,15 @@ class GrowingCaches(DecoderCaches):
         super().__init__(config, decoder, beam_size)
         self.num_slots = max_length * beam_size
         # A new slot is visible to its own hypothesis only.
-        self.new_masks = MASKED_SCORE * (1.0 - ops.eye(beam_size))
+        self.new_biases = MASKED_BIAS * (1.0 - ops.eye(beam_size))
         self.tables = self._all_rows(max_length, config.max_relative_position)
 
-    def _all_rows(self, max_length, last_id):
+    def _all_rows(self, max_length, clip_distance):
         """Returns the table rows of all slots and layers, as a tensor for each name of a table.
 
         A step with s slots uses the last s rows.
         """
-        ids = ops.maximum(ops.arange(1 - max_length, 1, dtype="int32") + last_id, 0)
+        ids = ops.maximum(ops.arange(1 - max_length, 1, dtype="int32") + clip_distance, 0)
         ids = ops.repeat(ids, self.beam_size)
         rows = [table_rows(layer["self"], ids) for layer in self.decoder]
         return {name: ops.stack([each[name] for each in rows]) for name in rows[0]}
@@ -121,7 +122,7 @@ class GrowingCaches(DecoderCaches):
         return {"caches": caches}, ops.zeros((batch, length))
 
     def open_step(self, sentences, ancestors, batch, beams):
-        new = ops.tile(self.new_masks[:beams, :beams], (batch, 1))
+        new = ops.tile(self.new_biases[:beams, :beams], (batch, 1))
         ancestors = ops.concatenate([ancestors, new], axis=1)
         slots = ops.shape(ancestors)[1]
         bias = ops.reshape(ancestors, (batch, 1, beams, slots))
@@ -177,9 +178,11 @@ class FixedCaches(DecoderCaches):
     def __init__(self, config, decoder, max_length, beam_size):
         super().__init__(config, decoder, beam_size)
         self.max_length = max_length
-        last_id = config.max_relative_position
+        clip_distance = config.max_relative_position
         # A step reads a row for every step of the caches. The scores of later steps are masked.
-        ids = ops.clip(ops.arange(1 - max_length, max_length, dtype="int32") + last_id, 0, last_id)
+        ids = ops.clip(
+            ops.arange(1 - max_length, max_length, dtype="int32") + clip_distance, 0, clip_distance
+        )
         self.tables = [table_rows(layer["self"], ids) for layer in decoder]
 
     def start(self, batch):
@@ -188,7 +191,7 @@ class FixedCaches(DecoderCaches):
             "caches": [ops.zeros((batch, self.num_heads, slots, d)) for d in self.depths],
             "time": ops.zeros((batch,), dtype="int32"),
         }
-        return sentences, ops.zeros((batch, slots)) + MASKED_SCORE
+        return sentences, ops.zeros((batch, slots)) + MASKED_BIAS
 
     def resize(self, sentences, ancestors, num_steps):
         slots = num_steps * self.beam_size
@@ -198,7 +201,7 @@ class FixedCaches(DecoderCaches):
             for cache in sentences["caches"]
         ]
         ancestors = ops.pad(
-            ancestors[:, :slots], [[0, 0], [0, num_new_slots]], constant_values=MASKED_SCORE
+            ancestors[:, :slots], [[0, 0], [0, num_new_slots]], constant_values=MASKED_BIAS
         )
         return {**sentences, "caches": caches}, ancestors
 
@@ -278,16 +281,16 @@ def matmul_table(x, table, shape, *, transpose_table=False):
 
 
 def attend(query, key, value, bias, tables, shapes, *, keys_per_row=1):
-    """Returns attention outputs `[B, N, k, H]`.
+    """Returns attention outputs `[B, N, k, Hv]`.
 
     Args:
         query: `[B, N, k, H]`.
         key: `[B, N, S, H]`.
-        value: `[B, N, S, H]`.
+        value: `[B, N, S, Hv]`.
         bias: added to the scores, broadcasts to `[B, N, k, S]`.
         tables: `key_table` and `value_table`. Row r, of `[R, H]` or `[N, R, H]`, is that of the
             keys from `r * keys_per_row` to `(r + 1) * keys_per_row - 1`.
-        shapes: shapes of the products with these tables, `(B, N, k, R)` and `(B, N, k, H)`.
+        shapes: shapes of the products with these tables, `(B, N, k, R)` and `(B, N, k, Hv)`.
         keys_per_row: number of consecutive keys with the same table rows, an int. Default: 1.
     """
     scores = matmul_transposed(query, key)
@@ -296,6 +299,7 @@ def attend(query, key, value, bias, tables, shapes, *, keys_per_row=1):
         if keys_per_row > 1:
             by_row = ops.repeat(by_row, keys_per_row, axis=-1)
         scores = scores + by_row
+    # Without a mask: the bias hides keys. This softmax does not warn about a single key.
     weights = masked_softmax(scores + bias)
     outputs = ops.matmul(weights, value)
     if "value_table" in tables:

@@ -1,4 +1,4 @@
-"""What all searches share: the rows of a decoding state, limits, and a stable top k.
+"""What all searches share: the rows of a model's decoding state, limits, and a stable top k.
 
 A state is a nested dict of tensors `[rows, ...]`. The entry under `"context"` is the same for all
 beams of a sentence and never changes. The entry under `"sentences"` has tensors `[B, ...]`, which
@@ -103,14 +103,14 @@ def top_k(x, k):
 
     Args:
         x: `[B, n]`.
-        k: an int, at most n.
+        k: an int, or on TensorFlow a scalar tensor, at most n.
 
     Returns:
         (values `[B, k]`, their indices, int32 `[B, k]`).
 
     Example:
     >>> from keras import ops
-    >>> from t2t_relpos.decoding.search_state import top_k
+    >>> from t2t_relpos.decoding.state_rows import top_k
     >>> values, indices = top_k(ops.convert_to_tensor([[1.0, 3.0, 1.0, 1.0]]), 3)
     >>> ops.convert_to_numpy(indices).tolist()
     [[1, 0, 2]]
