@@ -70,9 +70,11 @@ class SentencePair(NamedTuple):
 
 
 def make_sentence_pair(
-    transformer, tokenizer, source: str, target: str | None = None
+    transformer, tokenizers, source: str, target: str | None = None
 ) -> SentencePair:
     """Returns a tokenized sentence pair. If `target` is None, the default beam search generates it.
+
+    `tokenizers` are the model's `trainer.data.tokenizer.Tokenizers`.
 
     Raises:
         ValueError: if a sentence is empty, or longer than the model or the page supports.
@@ -80,12 +82,12 @@ def make_sentence_pair(
     limit = MAX_LENGTH
     if transformer.config.added_position == "learned":
         limit = min(limit, transformer.config.max_length)
-    source_ids = _tokenize(tokenizer, source, "source", limit)
+    source_ids = _tokenize(tokenizers.source, source, "source", limit)
     if target is not None:
-        target_ids = _tokenize(tokenizer, target, "target", limit)
+        target_ids = _tokenize(tokenizers.target, target, "target", limit)
         return SentencePair(source, target, source_ids, target_ids, is_given=True)
     target_ids = translate_ids(transformer, source_ids, limit)
-    text = tokenizer.detokenize(tf.constant([target_ids], tf.int32)).numpy()[0]
+    text = tokenizers.target.detokenize(tf.constant([target_ids], tf.int32)).numpy()[0]
     return SentencePair(source, text.decode(errors="replace"), source_ids, target_ids, False)
 
 
@@ -265,12 +267,12 @@ def _escape_tokens(tokens):
 
 
 def render_page(
-    config: TransformerConfig, pair: SentencePair, names: list[str], maps: dict, norms: dict
+    config: TransformerConfig, pair: SentencePair, names: list, maps: dict, norms: dict
 ) -> str:
     """Returns the page as one HTML document.
 
     Args:
-        names: name of every token id.
+        names: name of every token id of the source, and of every token id of the target.
         maps: attention maps, from `record_attention_maps`.
         norms: row norms of the relative-position tables, from `read_table_norms`.
     """
@@ -299,7 +301,8 @@ def render_page(
 
 
 def _token_axes(pair, names):
-    source, target = ([names[i] for i in ids] for ids in (pair.source_ids, pair.target_ids))
+    sides = zip(names, (pair.source_ids, pair.target_ids))
+    source, target = ([names[i] for i in ids] for names, ids in sides)
     return {
         "encoder": TokenAxes("query", source, "key", source),
         "decoder": TokenAxes("predicts", target, "has read", [_GO, *target[:-1]]),

@@ -63,7 +63,7 @@ def write_average(directory: ModelDirectory, paths: Sequence[Path], output_dir: 
 
     output_dir = Path(output_dir)
     _check_new(output_dir)
-    tokenizer = directory.read_config()["tokenizer"]
+    files = [directory.config_file, *directory.vocabulary_files]
     transformer = make_transformer(directory, mean_weights(paths))
     averaged = {
         "model_dir": str(directory.path),
@@ -71,9 +71,8 @@ def write_average(directory: ModelDirectory, paths: Sequence[Path], output_dir: 
     }
     with atomic_files.atomic_directory(output_dir) as temporary:
         average = ModelDirectory(temporary)
-        for file in (directory.config_file.name, tokenizer.get("file")):
-            if file is not None:
-                shutil.copyfile(directory.path / file, temporary / file)
+        for file in files:
+            shutil.copyfile(file, temporary / file.name)
         average.save_model(transformer)
         average.write_run(directory.read_run() | {"averaged": averaged})
         _check_new(output_dir)  # Another process may have created it since.

@@ -93,7 +93,14 @@ class RunConfig:
         "Text files of the translations of --dev_source, one per line.", fixed=False
     )
     vocab_size: int | None = setting(
-        "Size of the joint SentencePiece vocabulary." + _RECIPE, at_least=4
+        "Size of the joint SentencePiece vocabulary, or with --source_vocab_size of the target's."
+        + _RECIPE,
+        at_least=4,
+    )
+    source_vocab_size: int | None = setting(
+        "Size of a SentencePiece vocabulary of the source. The model then has separate embeddings "
+        "of source and target. Default: none; source and target share a vocabulary.",
+        at_least=4,
     )
     normalization: str | None = setting(
         "Rule of SentencePiece that replaces characters of a new vocabulary's text, such as "

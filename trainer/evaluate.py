@@ -101,9 +101,10 @@ def _describe(label, corpus, translate, bleu_tokenize):
     blank = sum(not source.strip() or not target.strip() for source, target in pairs)
     lines = [f"{label} data: {len(pairs)} pairs, {blank} with a blank side."]
     if (module := getattr(translate, "owner", None)) is not None:
-        sides = ([text.encode() for text in side] for side in zip(*pairs))
-        counts = [count_in_graph(module, side) for side in sides]
-        lines += describe_sides(dict(zip(("source", "target"), counts)))
+        sides = dict(zip(("source", "target"), zip(*pairs)))
+        for side, texts in sides.items():
+            sides[side] = count_in_graph(module, [text.encode() for text in texts], side)
+        lines += describe_sides(sides)
     warning = metrics.bleu_warning([target for _, target in pairs], bleu_tokenize)
     return lines + ([f"  {warning}"] if warning else [])
 
@@ -171,7 +172,7 @@ def _load_model_dir(values):
     directory = ModelDirectory.open(values.model_dir, TRANSLATION)
     transformer = checkpoints.load_model(directory, values.checkpoint)
     settings = dataclasses.replace(settings, max_input_length=longest_input(directory))
-    module = TranslationModule(FastTransformer(transformer), directory.load_tokenizer(), settings)
+    module = TranslationModule(FastTransformer(transformer), directory.load_tokenizers(), settings)
     return Translator(module.serve, module)
 
 

@@ -55,7 +55,7 @@ def export(
     *,
     force: bool = False,
 ):
-    """Writes the model of a model directory and its vocabulary for CTranslate2, atomically.
+    """Writes the model of a model directory and its vocabularies for CTranslate2, atomically.
 
     Args:
         model_dir: the model directory.
@@ -83,12 +83,15 @@ def export(
     _check_destination(output, force)
     directory = ModelDirectory.open(model_dir, TRANSLATION)
     model = directory.load_model()
-    spec = build(model, *directory.token_names(model.config.vocab_size))
+    size = model.config.vocab_size
+    source, _ = directory.token_names(model.config.source_vocab_size or size, "source")
+    target, unk_id = directory.token_names(size, "target")
+    spec = build(model, source, target, unk_id)
     spec.optimize(quantization=None if quantization == "none" else quantization)
     with atomic_files.atomic_directory(output) as temporary:
         spec.save(str(temporary))
-        if directory.tokenizer_kind != "none":
-            shutil.copy(directory.vocabulary_file(directory.tokenizer_kind), temporary)
+        for file in directory.vocabulary_files:
+            shutil.copy(file, temporary)
         _check_destination(output, force)
 
 

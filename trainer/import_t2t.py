@@ -42,6 +42,8 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     define("hparams", str, "Changes to the hparams set: key=value,key=value.", "")
     define("target_space_id", int, "Target space id of the problem; 0 for generic text.", 0)
     define("vocab", str, "Subword vocabulary file of the tensor2tensor problem.")
+    help_text = "Vocabulary file of the inputs, if --vocab is that of the targets only."
+    define("source_vocab", str, help_text)
     define("vocab_size", int, "Instead of --vocab, for a model without tokenizer: number of ids.")
     help_text = "Whether it is a model without inputs. Default: whether it has no encoder."
     define("language_model", bool, help_text)
@@ -149,6 +151,7 @@ def import_checkpoint(
     vocab: str | None = None,
     vocab_size: int | None = None,
     *,
+    source_vocab: str | None = None,
     language_model: bool | None = None,
 ):
     """Reads a checkpoint into a new model directory. If it raises, nothing is written.
@@ -161,6 +164,7 @@ def import_checkpoint(
         target_space_id: target space id of the problem; 0 for plain text problems.
         vocab: file of tensor2tensor's subword vocabulary.
         vocab_size: instead of `vocab`, the size of the vocabulary.
+        source_vocab: file of the vocabulary of the inputs, if `vocab` is that of the targets only.
         language_model: whether it is a model without inputs. Default: whether the checkpoint has no
             encoder.
 
@@ -175,15 +179,19 @@ def import_checkpoint(
 
     from t2t_relpos.models import CausalLM, Transformer
     from t2t_relpos.t2t import load_t2t_weights, parse_hparams
-    from trainer.data.subword_tokenizer import SubwordTokenizer
 
     if (vocab is None) == (vocab_size is None):
         received = "neither" if vocab is None else "both"
         raise ValueError(f"Expected either --vocab or --vocab_size. Received: {received}.")
+    if source_vocab is not None and vocab is None:
+        raise ValueError(
+            "Expected --vocab, the vocabulary of the targets, with --source_vocab. Received: "
+            "--vocab_size. Give the file instead, or leave --source_vocab out."
+        )
     prefix = find_checkpoint(prefix)
     values = parse_hparams(hparams_set, hparams)
-    tokenizer = None if vocab is None else SubwordTokenizer.from_file(vocab)
-    size = vocab_size if tokenizer is None else tokenizer.vocab_size
+    tokenizers = None if vocab is None else _tokenizers(vocab, source_vocab)
+    size = vocab_size if tokenizers is None else tokenizers.target.vocab_size
     existing = ModelDirectory(model_dir)
     if existing.is_configured:
         raise ValueError(
@@ -192,17 +200,40 @@ def import_checkpoint(
         )
     arrays = read_checkpoint(prefix)
     config, kind = _architecture(values, arrays, size, target_space_id, language_model)
-    if tokenizer is not None and config.source_vocab_size is not None:
-        raise ValueError(
-            "Expected a model with one vocabulary for --vocab. Received: a checkpoint with "
-            f"{config.source_vocab_size} ids of the source, and a vocabulary of {size} ids. Import "
-            "it without a vocabulary: --vocab_size with the number of ids of the target."
-        )
+    if tokenizers is not None:
+        _check_source(tokenizers, config, kind)
     keras.utils.set_random_seed(0)
     model = Transformer(config) if kind == TRANSLATION else CausalLM(config=config)
     load_t2t_weights(model, arrays, values["symbol_modality_num_shards"])
-    _write(ModelDirectory.create(model_dir), model, tokenizer, values, kind)
+    _write(ModelDirectory.create(model_dir), model, tokenizers, values, kind)
     return config
+
+
+def _tokenizers(vocab, source_vocab):
+    """Returns the `Tokenizers` of the vocabulary files."""
+    from trainer.data.subword_tokenizer import SubwordTokenizer
+    from trainer.data.tokenizer import Tokenizers
+
+    target = SubwordTokenizer.from_file(vocab)
+    if source_vocab is None:
+        return Tokenizers.shared(target)
+    return Tokenizers(SubwordTokenizer.from_file(source_vocab), target)
+
+
+def _check_source(tokenizers, config, kind):
+    """Raises ValueError if the vocabulary of the inputs does not fit the model."""
+    if kind == LANGUAGE_MODEL and not tokenizers.is_shared:
+        raise ValueError(
+            "Expected no --source_vocab with a language model, which has no inputs. Received: one. "
+            "Leave it out."
+        )
+    size, found = config.source_vocab_size or config.vocab_size, tokenizers.source.vocab_size
+    if size != found:
+        raise ValueError(
+            f"Expected a vocabulary of the inputs of {size} ids, as in the checkpoint. Received: "
+            f"one of {found} ids. Give its file with --source_vocab, or import the model without "
+            "vocabularies: --vocab_size with the number of ids of the targets."
+        )
 
 
 def _architecture(hparams, arrays, vocab_size, target_space_id, language_model):
@@ -238,24 +269,26 @@ def _architecture(hparams, arrays, vocab_size, target_space_id, language_model):
     return config, LANGUAGE_MODEL if language_model else TRANSLATION
 
 
-def _write(directory, model, tokenizer, hparams, model_kind):
+def _write(directory, model, tokenizers, hparams, model_kind):
     directory.save_model(model)
     training = {ours: hparams[theirs] for theirs, ours in _TRAINING_SETTINGS.items()}
     directory.write_run({**training, "t2t_hparams": hparams})
-    kind = "none" if tokenizer is None else "subwords"
-    if tokenizer is not None:
-        tokenizer.save(directory.vocabulary_file(kind))
+    kind, is_shared = "none", True
+    if tokenizers is not None:
+        kind, is_shared = "subwords", tokenizers.is_shared
+        directory.save_tokenizers(tokenizers, kind)
     # Written last, because its existence marks the directory as complete.
-    directory.write_config(model.config.to_dict(), tokenizer=kind, kind=model_kind)
+    config = model.config.to_dict()
+    directory.write_config(config, kind, kind=model_kind, is_shared=is_shared)
 
 
 def _run(values):
     prefix = find_checkpoint(values.checkpoint)
     if prefix != values.checkpoint:
         print(f"Newest checkpoint of {values.checkpoint}: {prefix}")
-    names = ("hparams_set", "hparams", "target_space_id", "vocab", "vocab_size", "language_model")
+    names = "hparams_set hparams target_space_id vocab vocab_size source_vocab language_model"
     config = import_checkpoint(
-        prefix, values.model_dir, **{name: values[name].value for name in names}
+        prefix, values.model_dir, **{name: values[name].value for name in names.split()}
     )
     kind = ModelDirectory.open(values.model_dir).kind
     print(f"Imported {prefix} (model: {kind}): {config}")

@@ -1,8 +1,10 @@
 """The model directory: the files of one model. `train`, `import_t2t` and `average` write it.
 
-config.json            kind of model, architecture, tokenizer, format version
+config.json            kind of model, architecture, tokenizers, format version
 model.keras            the Transformer or CausalLM, without the optimizer
-vocab.model            the SentencePiece vocabulary (`vocab.subwords` for tensor2tensor's)
+vocab.model            the SentencePiece vocabulary (`vocab.subwords` for tensor2tensor's), or
+                       vocab.source.model and vocab.target.model, if source and target have their
+                       own
 run.json               the resolved settings of the training run
 checkpoints/step-000123/
 best/step-000123/      checkpoints with the best dev BLEU, with --keep_best
@@ -29,7 +31,7 @@ from absl import logging
 from trainer import atomic_files
 
 FORMAT_VERSION = 2
-VOCABULARY_FILES = {"sentencepiece": "vocab.model", "subwords": "vocab.subwords"}
+VOCABULARY_SUFFIXES = {"sentencepiece": ".model", "subwords": ".subwords"}
 # Kinds of models: a `Transformer`, and a `CausalLM`.
 TRANSLATION, LANGUAGE_MODEL = "translation", "language_model"
 LOCK_NAME = ".lock"
@@ -140,9 +142,40 @@ class ModelDirectory:
         """Kind of tokenizer: "sentencepiece", "subwords", or "none" without a vocabulary."""
         return self.read_config()["tokenizer"]["kind"]
 
-    def vocabulary_file(self, kind: str = "sentencepiece") -> Path:
-        """Returns the path of the vocabulary of a "sentencepiece" or "subwords" tokenizer."""
-        return self.path / VOCABULARY_FILES[kind]
+    @property
+    def vocabularies(self) -> list[dict]:
+        """The entries of config.json for the vocabulary, or for the source's and the target's."""
+        config = self.read_config()
+        return [config[name] for name in ("source_tokenizer", "tokenizer") if name in config]
+
+    @property
+    def vocabulary_files(self) -> list[Path]:
+        """Paths of the vocabularies in config.json: none, one, or the source's and the target's."""
+        return [self.path / entry["file"] for entry in self.vocabularies if "file" in entry]
+
+    def vocabulary_file(self, kind: str = "sentencepiece", side: str = "") -> Path:
+        """Returns the path of the vocabulary of a tokenizer.
+
+        Args:
+            kind: kind of tokenizer, "sentencepiece" or "subwords".
+            side: "source" or "target" if each has a vocabulary of its own.
+        """
+        return self.path / f"vocab{side and f'.{side}'}{VOCABULARY_SUFFIXES[kind]}"
+
+    def save_tokenizers(self, tokenizers, kind: str = "sentencepiece") -> list[Path]:
+        """Writes the vocabulary, or those of source and target. `write_config` records them.
+
+        Args:
+            tokenizers: the `trainer.data.tokenizer.Tokenizers`.
+            kind: kind of tokenizer, "sentencepiece" or "subwords".
+
+        Returns:
+            The paths of the files.
+        """
+        files = [self.vocabulary_file(kind, side) for side in _sides(tokenizers.is_shared)]
+        for file, tokenizer in zip(files, tokenizers):
+            tokenizer.save(file)
+        return files
 
     def write_config(
         self,
@@ -150,22 +183,27 @@ class ModelDirectory:
         tokenizer: str = "sentencepiece",
         made_from: str | None = None,
         kind: str = TRANSLATION,
+        *,
+        is_shared: bool = True,
     ):
-        """Writes config.json. The vocabulary file must exist.
+        """Writes config.json. The files of the vocabularies must exist.
 
         Args:
             architecture: `TransformerConfig.to_dict()`.
             tokenizer: kind of tokenizer, see `tokenizer_kind`.
-            made_from: identifies the text and the settings that the vocabulary was trained with.
+            made_from: identifies the text and the settings that the vocabularies were trained with.
             kind: kind of model, see `kind`.
+            is_shared: whether source and target share a vocabulary.
         """
-        entry = {"kind": tokenizer}
-        if tokenizer != "none":
-            vocabulary = self.vocabulary_file(tokenizer)
-            entry |= {"file": vocabulary.name, "sha256": _digest(vocabulary)}
-            entry |= {"made_from": made_from} if made_from else {}
         config = {"format_version": FORMAT_VERSION, "model": kind, "architecture": architecture}
-        _write_json(self.config_file, config | {"tokenizer": entry})
+        for side in _sides(is_shared):
+            entry = {"kind": tokenizer}
+            if tokenizer != "none":
+                vocabulary = self.vocabulary_file(tokenizer, side)
+                entry |= {"file": vocabulary.name, "sha256": _digest(vocabulary)}
+                entry |= {"made_from": made_from} if made_from else {}
+            config["source_tokenizer" if side == "source" else "tokenizer"] = entry
+        _write_json(self.config_file, config)
 
     def read_config(self) -> dict:
         """Returns the content of config.json.
@@ -173,7 +211,9 @@ class ModelDirectory:
         Returns:
             A dict with `format_version`, `model` (see `kind`; missing in files of versions without
             language models), `architecture` (for `TransformerConfig.from_dict`) and `tokenizer`
-            (`kind`, `file`, `sha256`, and `made_from` of `write_config` if known).
+            (`kind`, `file`, `sha256`, and `made_from` of `write_config` if known). If source and
+            target have vocabularies of their own, `tokenizer` is the target's, and
+            `source_tokenizer` the source's.
 
         Raises:
             ValueError: if this is not a model directory, or has another format version.
@@ -223,12 +263,33 @@ class ModelDirectory:
             )
 
     def load_tokenizer(self):
-        """Returns the tokenizer of the directory.
+        """Returns the tokenizer of a directory with one vocabulary.
 
         Raises:
-            ValueError: if there is no vocabulary, or it has changed since config.json was written.
+            ValueError: if there is no vocabulary, it has changed since config.json was written, or
+                source and target have vocabularies of their own.
         """
-        entry = self.read_config()["tokenizer"]
+        tokenizers = self.load_tokenizers()
+        if not tokenizers.is_shared:
+            raise ValueError(
+                "Expected one vocabulary of source and target. Received: "
+                f"{self.path}, which has two. Load them with `load_tokenizers()`."
+            )
+        return tokenizers.target
+
+    def load_tokenizers(self):
+        """Returns the `Tokenizers` of the directory: one object if it has one vocabulary.
+
+        Raises:
+            ValueError: if there is no vocabulary, or one has changed since config.json was written.
+        """
+        from trainer.data.tokenizer import Tokenizers
+
+        loaded = [self._load_tokenizer(entry) for entry in self.vocabularies]
+        return Tokenizers(loaded[0], loaded[-1])
+
+    def _load_tokenizer(self, entry):
+        """Returns the tokenizer of an entry of config.json."""
         if entry["kind"] == "none":
             raise ValueError(
                 f"Expected a model with a vocabulary. Received: {self.path}, which was imported "
@@ -253,24 +314,28 @@ class ModelDirectory:
             from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer as Tokenizer
         return Tokenizer.from_file(vocabulary)
 
-    def token_names(self, vocab_size: int) -> tuple[list[str], int]:
+    def token_names(self, vocab_size: int, side: str = "target") -> tuple[list[str], int]:
         """Returns unique names of the model's token ids, and the id of unknown tokens.
 
         Names are SentencePiece's pieces, tensor2tensor's subtokens, or decimal numbers if there is
         no vocabulary.
+
+        Args:
+            vocab_size: the model's number of ids.
+            side: "source" or "target".
 
         Raises:
             ValueError: if the vocabulary is missing, has changed, or has another size.
         """
         if self.tokenizer_kind == "none":
             return list(map(str, range(vocab_size))), 0
-        tokenizer = self.load_tokenizer()
+        tokenizer = getattr(self.load_tokenizers(), side)
         if tokenizer.vocab_size != vocab_size:
+            file = self.vocabulary_files[0 if side == "source" else -1]
             raise ValueError(
                 f"Expected a vocabulary of {vocab_size} ids, the vocabulary size of the model. "
-                f"Received: {self.vocabulary_file(self.tokenizer_kind)} with "
-                f"{tokenizer.vocab_size} ids. Restore the vocabulary that the model was trained "
-                "with."
+                f"Received: {file} with {tokenizer.vocab_size} ids. Restore the vocabulary that "
+                "the model was trained with."
             )
         return _distinct(tokenizer.names), tokenizer.unk_id
 
@@ -320,6 +385,11 @@ class ModelDirectory:
     def read_run(self) -> dict:
         """Returns the settings in run.json, or an empty dict if there is no such file."""
         return _read_json(self.run_file) if self.run_file.is_file() else {}
+
+
+def _sides(is_shared):
+    """Returns the sides of `vocabulary_file`, in the order of `Tokenizers`."""
+    return ("",) if is_shared else ("source", "target")
 
 
 def _distinct(names):

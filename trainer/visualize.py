@@ -41,9 +41,10 @@ def _write_page(directory, transformer, values):
     from t2t_relpos.models.attention_maps import read_table_norms, record_attention_maps
     from trainer.attention_page import make_sentence_pair, render_page
 
-    config = transformer.config
-    names, _ = directory.token_names(config.vocab_size)
-    pair = make_sentence_pair(transformer, directory.load_tokenizer(), values.source, values.target)
+    config, tokenizers = transformer.config, directory.load_tokenizers()
+    sizes = {"source": config.source_vocab_size or config.vocab_size, "target": config.vocab_size}
+    names = [directory.token_names(size, side)[0] for side, size in sizes.items()]
+    pair = make_sentence_pair(transformer, tokenizers, values.source, values.target)
     maps = record_attention_maps(transformer, pair.source_ids, pair.target_ids)
     page = render_page(config, pair, names, maps, read_table_norms(transformer))
     atomic_files.write_text(values.output, page)

@@ -42,6 +42,7 @@ from trainer.data.batching import training_batches
 from trainer.data.encoding import encode_pairs
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.data.text_files import read_text
+from trainer.data.tokenizer import Tokenizers
 
 FLAGS = flags.FLAGS
 SYSTEMS = {
@@ -98,7 +99,7 @@ def make_batches(vocab_size: int, batch_tokens: int, count: int):
     try:
         corpus = read_text(FLAGS.train_source, FLAGS.train_target)
         tokenizer = SentencePieceTokenizer.train(corpus.sentences(), vocab_size)
-        encoded = encode_pairs(corpus, tokenizer)
+        encoded = encode_pairs(corpus, Tokenizers.shared(tokenizer))
     except ValueError as error:
         raise app.UsageError(str(error)) from error
     dataset = training_batches(encoded, batch_tokens, MAX_LENGTH, seed=1)

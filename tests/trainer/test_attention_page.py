@@ -42,7 +42,7 @@ def render(make_transformer):
         maps = record_attention_maps(transformer, PAIR.source_ids, PAIR.target_ids)
         norms = read_table_norms(transformer)
         pair = PAIR._replace(is_given=is_given)
-        return PageParser(render_page(transformer.config, pair, NAMES, maps, norms))
+        return PageParser(render_page(transformer.config, pair, [NAMES, NAMES], maps, norms))
 
     return render_variant
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 from t2t_relpos.models import TransformerConfig
 from t2t_relpos.models.generation import GenerationMixin, SearchFunctions
 from trainer.attention_page import make_sentence_pair, translate_ids
+from trainer.data.tokenizer import Tokenizers
 from trainer.model_dir import ModelDirectory
 
 MODEL = SimpleNamespace(config=TransformerConfig(vocab_size=211))
@@ -20,7 +21,7 @@ def test_generated_translation_equals_served_translation(
 ):
     model, module = ModelDirectory.open(trained_model_dir).load_model(), make_module()
     for sentence in sentences[:3]:
-        pair = make_sentence_pair(model, tokenizer, sentence)
+        pair = make_sentence_pair(model, Tokenizers.shared(tokenizer), sentence)
         served = module.serve(tf.constant([sentence]))["translations"].numpy()[0].decode()
         assert pair.target == served
         assert pair.source == sentence and not pair.is_given
@@ -30,7 +31,9 @@ def test_generated_translation_equals_served_translation(
 
 
 def test_given_translation(tokenizer):
-    pair = make_sentence_pair(MODEL, tokenizer, "The dog sleeps .", "Der Hund schläft .")
+    pair = make_sentence_pair(
+        MODEL, Tokenizers.shared(tokenizer), "The dog sleeps .", "Der Hund schläft ."
+    )
     assert pair.is_given and pair.target == "Der Hund schläft ."
     assert pair.target_ids == tokenizer.tokenize(["Der Hund schläft ."])[0].numpy().tolist()
 
@@ -62,9 +65,9 @@ def test_endless_translation_is_truncated():
 def test_empty_sentence_raises(tokenizer, text):
     message = re.escape(f"must be a sentence, got {text!r}.")
     with pytest.raises(ValueError, match=f"--source {message}"):
-        make_sentence_pair(MODEL, tokenizer, text)
+        make_sentence_pair(MODEL, Tokenizers.shared(tokenizer), text)
     with pytest.raises(ValueError, match=f"--target {message}"):
-        make_sentence_pair(MODEL, tokenizer, "The dog", text)
+        make_sentence_pair(MODEL, Tokenizers.shared(tokenizer), "The dog", text)
 
 
 @pytest.mark.parametrize("settings, limit", [({}, 128), ({"position": "learned"}, 19)])
@@ -73,11 +76,13 @@ def test_sentence_above_the_limit_raises(tokenizer, settings, limit):
     text = "the dog " * limit
     message = f"must have at most {limit} token ids, got "
     with pytest.raises(ValueError, match=f"--source {message}"):
-        make_sentence_pair(model, tokenizer, text)
+        make_sentence_pair(model, Tokenizers.shared(tokenizer), text)
     with pytest.raises(ValueError, match=f"--target {message}"):
-        make_sentence_pair(model, tokenizer, "The dog", text)
+        make_sentence_pair(model, Tokenizers.shared(tokenizer), "The dog", text)
 
 
 def test_invalid_utf8_raises(tokenizer):
     with pytest.raises(ValueError, match=r"--source must be valid UTF-8, got 'dog\\udcff'."):
-        make_sentence_pair(MODEL, tokenizer, b"dog\xff".decode(errors="surrogateescape"))
+        make_sentence_pair(
+            MODEL, Tokenizers.shared(tokenizer), b"dog\xff".decode(errors="surrogateescape")
+        )

@@ -229,7 +229,7 @@ def test_settings_of_the_search_of_a_checkpoint(
     )
     monkeypatch.setattr(checkpoints, "read_weights", lambda path: f"weights of {path}")
     monkeypatch.setattr(signatures, "FastTransformer", lambda transformer: transformer)
-    monkeypatch.setattr(ModelDirectory, "load_tokenizer", lambda self: "tokenizer")
+    monkeypatch.setattr(ModelDirectory, "load_tokenizers", lambda self: "tokenizer")
 
     def stop(*given):
         calls.append(given)

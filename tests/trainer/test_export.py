@@ -83,7 +83,7 @@ def test_bfloat16_keeps_scores(trained_model_dir, make_module, sentences):
     module = TranslationModule.from_model_dir(trained_model_dir, precision="bfloat16")
     dtypes = {weight.dtype for weight in module.transformer.variables}
     assert dtypes == {tf.float32, tf.bfloat16}
-    ids = module.tokenizer.tokenize(sentences).to_tensor()
+    ids = module.tokenizers.source.tokenize(sentences).to_tensor()
     found, expected = (
         score_tokens(each.transformer.score(ids, ids)[0], ids) for each in (module, make_module())
     )

@@ -134,4 +134,4 @@ def test_directory_with_the_vocabulary_of_another_parent_raises(parent, child, s
     child.write_config(parent.read_config()["architecture"])
     message = small_run.fails(child.path, **settings(parent))
     assert "Expected a model directory created with the vocabulary of this run. " in message
-    assert " sha256 is" in message
+    assert " vocab.model sha256 is" in message

@@ -78,7 +78,7 @@ def test_export_of_an_imported_model_equals_it(imported, tmp_path):
     assert theirs["translations"].numpy().tolist() == ours["translations"].numpy().tolist()
     np.testing.assert_allclose(theirs["scores"], ours["scores"], rtol=1e-5)
     ids = signatures["ids"](text=text)["ids"]
-    np.testing.assert_array_equal(ids, module.tokenizer.tokenize(text).to_tensor())
+    np.testing.assert_array_equal(ids, module.tokenizers.source.tokenize(text).to_tensor())
     assert signatures["detokenize"](ids=ids)["text"].numpy().tolist() == text.numpy().tolist()
     tokens = signatures["tokenize"](text=text)
     assert b"".join(tokens["tokens"][0, : tokens["lengths"][0] - 1].numpy().tolist()) == b"the_dog_"
@@ -217,3 +217,84 @@ def test_two_vocabularies_are_found_in_the_variables(tmp_path):
     source = np.array([[22, 17, 1]])
     ids = [each.generate(source, "greedy", 6, jit_compile=False) for each in (model, loaded)]
     np.testing.assert_array_equal(*ids)
+
+
+ONE_LAYER = "hidden_size=8,filter_size=12,num_heads=2,num_hidden_layers=1"
+# Words of the vocabularies of inputs and targets.
+UNLIKE_SIZES = (["the_", "dog_"], ["der_", "und_"])
+EQUAL_SIZES = (["rend_", "end_"], ["der_", "und_"])
+
+
+def write_vocabulary(file, words):
+    """Writes a vocabulary of words and single letters. Returns its number of ids."""
+    letters = sorted({*"\\_u;0123456789<>padEOS", *"".join(words)})
+    subtokens = ["<pad>_", "<EOS>_", *words, *letters]
+    file.write_text("".join(f"'{subtoken}'\n" for subtoken in subtokens))
+    return len(subtokens)
+
+
+@pytest.fixture
+def write_two_vocabularies(tmp_path):
+    """Returns a function of two lists of words that writes a checkpoint and its vocabularies.
+
+    It returns flags of the program, and the sizes of the vocabularies.
+    """
+
+    def write(words):
+        files = tmp_path / "inputs", tmp_path / "targets"
+        sizes = source_size, size = tuple(map(write_vocabulary, files, words))
+        hparams = parse_hparams("transformer_relative_tiny", ONE_LAYER)
+        config = config_from_hparams(hparams, size, source_vocab_size=source_size)
+        write_checkpoint(Transformer(config), str(tmp_path / "model.ckpt-1"))
+        given = {"checkpoint": tmp_path / "model.ckpt-1", "model_dir": tmp_path / "model"}
+        given |= {"hparams_set": "transformer_relative_tiny", "hparams": ONE_LAYER}
+        return given | dict(zip(("source_vocab", "vocab"), files)), sizes
+
+    return write
+
+
+@pytest.mark.parametrize("words", [UNLIKE_SIZES, EQUAL_SIZES])
+def test_two_vocabulary_files(write_two_vocabularies, words):
+    given, sizes = write_two_vocabularies(words)
+    assert (sizes[0] == sizes[1]) == (words == EQUAL_SIZES)
+    run(**given)
+    directory = ModelDirectory.open(given["model_dir"])
+    names = [path.name for path in directory.vocabulary_files]
+    assert names == ["vocab.source.subwords", "vocab.target.subwords"]
+    tokenizers = directory.load_tokenizers()
+    for path, flag, each, (word, _) in zip(
+        directory.vocabulary_files, ("source_vocab", "vocab"), tokenizers, words
+    ):
+        assert path.read_bytes() == given[flag].read_bytes()
+        assert each.tokenize([word.removesuffix("_")]).to_list() == [[2, 1]]
+    text = [" ".join(words[0]).replace("_", "")]
+    module = TranslationModule.from_model_dir(directory.path)
+    model, ids = directory.load_model(), tokenizers.source.tokenize(text).to_tensor()
+    np.testing.assert_array_equal(ids, [[2, 3, 1]])
+    expected = model.generate(ids, max_length=3 + 50, jit_compile=False)
+    translations = module.serve(tf.constant(text))["translations"]
+    np.testing.assert_array_equal(translations, tokenizers.target.detokenize(expected))
+
+
+def test_vocabulary_that_does_not_fit_the_inputs_raises(write_two_vocabularies, tmp_path):
+    given, (source_size, size) = write_two_vocabularies(UNLIKE_SIZES)
+    message = f"Expected a vocabulary of the inputs of {source_size} ids, as in the checkpoint. "
+    others = given | {"source_vocab": tmp_path / "other"}
+    other = write_vocabulary(tmp_path / "other", ["many_", "words_"])
+    run.fails(f"{message}Received: one of {other} ids. Give its file with --source_", **others)
+    del others["source_vocab"]
+    run.fails(f"{message}Received: one of {size} ids. Give its file with --source_vocab", **others)
+    assert not (tmp_path / "model").exists()
+
+
+def test_one_vocabulary_is_the_default_for_equal_sizes(write_two_vocabularies):
+    given, _ = write_two_vocabularies(EQUAL_SIZES)
+    del given["source_vocab"]
+    run(**given)
+    assert ModelDirectory.open(given["model_dir"]).load_tokenizers().is_shared
+
+
+def test_source_vocabulary_without_that_of_the_targets_raises(tmp_path):
+    message = "Expected --vocab, the vocabulary of the targets, with --source_vocab. Received: "
+    with pytest.raises(ValueError, match=f"{message}--vocab_size."):
+        import_case(tmp_path / "model", source_vocab="inputs")

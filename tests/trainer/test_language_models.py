@@ -69,6 +69,16 @@ def imported(tmp_path):
     return path
 
 
+def test_language_model_has_no_vocabulary_of_inputs(tmp_path):
+    write_random(tmp_path / "model.ckpt-7", "lmx_relative", V2, len(VOCABULARY))
+    vocab = tmp_path / "vocab.subwords"
+    vocab.write_text("".join(f"'{subtoken}'\n" for subtoken in VOCABULARY))
+    flags = {"checkpoint": tmp_path, "hparams_set": "lmx_relative", "hparams": V2}
+    flags |= {"vocab": vocab, "source_vocab": vocab, "model_dir": tmp_path / "model"}
+    run.fails("Expected no --source_vocab with a language model, which has no inputs.", **flags)
+    assert not (tmp_path / "model").exists()
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_import_of_a_model_without_inputs(case, tmp_path, capsys):
     hparams_set, written, given_set, given = CASES[case]

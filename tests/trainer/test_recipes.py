@@ -53,9 +53,9 @@ def test_recorded_settings_equal_the_recipe(trained, wmt14):
 
 @pytest.mark.slow
 def test_batches_of_wmt_have_the_size_of_the_recipe(trained, wmt14):
-    tokenizer = ModelDirectory(trained).load_tokenizer()
+    tokenizers = ModelDirectory(trained).load_tokenizers()
     for split in ("train", "dev"):
-        pairs = encode_pairs(read_tfds(CORPUS["data"], split, data_dir=wmt14.data_dir), tokenizer)
+        pairs = encode_pairs(read_tfds(CORPUS["data"], split, data_dir=wmt14.data_dir), tokenizers)
         (kept,) = (trained / "ids" / split).iterdir()
         offsets = np.fromfile(kept / "target.offsets", "int64")
         np.testing.assert_array_equal(offsets, pairs.targets.offsets)

@@ -94,26 +94,28 @@ def test_vocabulary_of_a_start_that_trained_nothing_is_compared_with_the_text(tm
         return Preparation(config, directory, is_chief=is_chief)
 
     first = prepare()
-    assert prepare().tokenizer.fingerprint == first.tokenizer.fingerprint
+    assert prepare().tokenizers.target.fingerprint == first.tokenizers.target.fingerprint
     # The settings of the earlier start do not matter, because there is no checkpoint.
-    assert prepare(vocab_size=41, dropout=0.25).tokenizer.vocab_size == 41
+    assert prepare(vocab_size=41, dropout=0.25).tokenizers.target.vocab_size == 41
     for name, lines in (("one", small_run.source), ("two", small_run.target)):
         (tmp_path / name).write_text("\n".join(lines).translate(CYRILLIC))
     text = {"train_source": str(tmp_path / "one"), "train_target": str(tmp_path / "two")}
     other = prepare(**text)
-    assert other.tokenizer.fingerprint != first.tokenizer.fingerprint
+    assert other.tokenizers.target.fingerprint != first.tokenizers.target.fingerprint
     assert other.train_pairs.counts["target"].unknown == 0
     # Other workers use the vocabulary of the chief, and a trained model keeps its vocabulary.
-    assert prepare(is_chief=False).tokenizer.fingerprint == other.tokenizer.fingerprint
+    assert (
+        prepare(is_chief=False).tokenizers.target.fingerprint == other.tokenizers.target.fingerprint
+    )
     other.directory.checkpoints.joinpath("step-000001").mkdir(parents=True)
-    assert prepare().tokenizer.fingerprint == other.tokenizer.fingerprint
+    assert prepare().tokenizers.target.fingerprint == other.tokenizers.target.fingerprint
 
 
 def test_vocabulary_of_a_failed_start_with_init_from_is_replaced(tmp_path, small_run, finished_run):
     directory = ModelDirectory.create(tmp_path / "model")
     inherited = dict.fromkeys(("preset", "vocab_size", "batch_tokens", "checkpoint_every"))
     tuned = small_run.config(directory.path, init_from=str(finished_run), **inherited)
-    assert Preparation(tuned, directory).tokenizer.vocab_size == 40
+    assert Preparation(tuned, directory).tokenizers.target.vocab_size == 40
     assert Preparation(small_run.config(directory.path, vocab_size=37), directory)
     assert directory.load_tokenizer().vocab_size == 37
 

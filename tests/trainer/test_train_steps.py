@@ -39,7 +39,7 @@ def test_dev_loss_is_that_of_the_saved_model(small_run, tmp_path):
     assert (before["step"], after["step"]) == (3, 5)
     assert_model_equals_last_checkpoint(tmp_path)
     directory = ModelDirectory.open(tmp_path)
-    pairs = encode_pairs(read_text(*small_run.dev.values()), directory.load_tokenizer())
+    pairs = encode_pairs(read_text(*small_run.dev.values()), directory.load_tokenizers())
     inputs, targets = (side.padded(np.arange(12)) for side in (pairs.sources, pairs.targets))
     logits = directory.load_model()({"inputs": inputs, "targets": targets})
     losses = keras.losses.sparse_categorical_crossentropy(targets, logits, from_logits=True)

@@ -22,7 +22,7 @@ from absl import logging
 from trainer import atomic_files
 from trainer.data.corpus import Corpus, digest
 from trainer.data.text_report import TextCounts
-from trainer.data.tokenizer import EOS_ID, PAD_ID, Tokenizer
+from trainer.data.tokenizer import EOS_ID, PAD_ID, Tokenizers
 
 _PAIRS_PER_CALL = 4096  # Pairs per call of the tokenizer.
 _SIDES = ("source", "target")
@@ -93,14 +93,14 @@ class EncodedPairs:
 
 
 def encode_pairs(
-    corpus: Corpus, tokenizer: Tokenizer, cache_dir: str | os.PathLike | None = None
+    corpus: Corpus, tokenizers: Tokenizers, cache_dir: str | os.PathLike | None = None
 ) -> EncodedPairs:
     """Returns the ids of a corpus.
 
     Args:
         corpus: sentence pairs. They are read once, as a stream.
-        tokenizer: tokenizer of both sides.
-        cache_dir: directory to cache the ids in. Later calls with the same pairs and tokenizer
+        tokenizers: tokenizers of both sides.
+        cache_dir: directory to cache the ids in. Later calls with the same pairs and tokenizers
             read them from there, unless a file was cut: then the corpus is encoded again. Ids of
             other corpora in it are removed. By default they are not cached.
 
@@ -109,10 +109,11 @@ def encode_pairs(
     """
     if cache_dir is None:
         with tempfile.TemporaryDirectory(prefix="ids-") as directory:
-            _write(corpus, tokenizer, Path(directory))
+            _write(corpus, tokenizers, Path(directory))
             # Memory-mapped files stay readable after they are deleted.
             return _load(Path(directory))
-    key = digest("int32 ids, int64 offsets", corpus.fingerprint, tokenizer.fingerprint)
+    vocabularies = dict.fromkeys(tokenizer.fingerprint for tokenizer in tokenizers)
+    key = digest("int32 ids, int64 offsets", corpus.fingerprint, *vocabularies)
     directory = Path(cache_dir) / f"ids-{key[:16]}"
     if directory.is_dir():
         try:
@@ -122,14 +123,14 @@ def encode_pairs(
         except (OSError, ValueError) as error:
             logging.warning("Encoding the text again, because %s is damaged: %s", directory, error)
     with atomic_files.atomic_directory(directory) as temporary:
-        _write(corpus, tokenizer, temporary)
+        _write(corpus, tokenizers, temporary)
     for other in directory.parent.glob("ids-*"):
         if other != directory:
             atomic_files.remove_directory(other)
     return _load(directory)
 
 
-def _write(corpus, tokenizer, directory):
+def _write(corpus, tokenizers, directory):
     """Writes the arrays of both sides' `IdSequences` to binary files."""
     with contextlib.ExitStack() as stack:
         files = [
@@ -139,7 +140,7 @@ def _write(corpus, tokenizer, directory):
         ends, totals = [0, 0], [TextCounts(), TextCounts()]
         for _, offsets in files:
             offsets.write(np.int64(0).tobytes())
-        for sides in _tokenize_chunks(corpus, tokenizer):
+        for sides in _tokenize_chunks(corpus, tokenizers):
             for i, (ids, counts) in enumerate(sides):
                 offsets = ends[i] + np.cumsum(ids.row_lengths().numpy())
                 ends[i] = offsets[-1]
@@ -154,24 +155,27 @@ def _write(corpus, tokenizer, directory):
     (directory / _REPORT).write_text(json.dumps(sides, indent=2) + "\n", encoding="utf-8")
 
 
-def _tokenize_chunks(corpus, tokenizer) -> Iterator[list[tuple[tf.RaggedTensor, TextCounts]]]:
+def _tokenize_chunks(corpus, tokenizers) -> Iterator[list[tuple[tf.RaggedTensor, TextCounts]]]:
     """Yields the ids and counts of both sides of every chunk of pairs, in order.
 
     Chunks are tokenized in parallel. At most one chunk per core is buffered.
     """
 
-    def tokenize(texts):
+    def tokenize(tokenizer, texts):
         # The exported graph strips sentences too.
         ids = tokenizer.tokenize(tf.strings.strip(texts))
         counts = _count_ids(ids.flat_values.numpy(), len(texts), tokenizer)
         normalized = tokenizer.count_normalized(texts)
         return ids, dataclasses.replace(counts, normalized=normalized)
 
+    def tokenize_pairs(chunk):
+        return list(map(tokenize, tokenizers, zip(*chunk)))
+
     pairs, workers = iter(corpus), os.cpu_count() or 1
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         waiting = collections.deque()
         while chunk := list(itertools.islice(pairs, _PAIRS_PER_CALL)):
-            waiting.append(pool.submit(lambda chunk: list(map(tokenize, zip(*chunk))), chunk))
+            waiting.append(pool.submit(tokenize_pairs, chunk))
             if len(waiting) > workers:
                 yield waiting.popleft().result()
         for future in waiting:

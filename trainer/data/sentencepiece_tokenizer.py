@@ -57,6 +57,9 @@ class SentencePieceTokenizer(Tokenizer):
         self.names, self.byte_ids = _read_names(content)
         model = sentencepiece_model_pb2.ModelProto.FromString(content)
         self.normalization = model.normalizer_spec.name
+        # In a SavedModel that Python loads, ops of all functions share a resource if they have the
+        # same name, even if their vocabularies differ.
+        self._op_name = f"vocabulary_{self.fingerprint[:8]}"
         self._normalizer = sentencepiece.SentencePieceNormalizer(
             model_proto=content,
             add_dummy_prefix=False,
@@ -147,7 +150,7 @@ class SentencePieceTokenizer(Tokenizer):
         # Not cached: tensorflow_text's resource belongs to the kernel that created it, and
         # tf.random.set_seed deletes all kernels that ran eagerly.
         return tensorflow_text.SentencepieceTokenizer(
-            model=self._content, out_type=tf.int32, add_eos=True
+            model=self._content, out_type=tf.int32, add_eos=True, name=self._op_name
         )
 
 

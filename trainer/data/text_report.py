@@ -96,7 +96,7 @@ class CountedTranslations:
         return lines + (describe_sides({"source": self._counts}) if self._counts.tokens else [])
 
 
-def count_in_graph(module, texts: Sequence[bytes]) -> TextCounts:
+def count_in_graph(module, texts: Sequence[bytes], side: str = "source") -> TextCounts:
     """Returns the counts of sentences for an exported model.
 
     An export has no function that normalizes. A sentence without unknown tokens counts as
@@ -105,10 +105,12 @@ def count_in_graph(module, texts: Sequence[bytes]) -> TextCounts:
     Args:
         module: a `TranslationModule`, or a SavedModel of one.
         texts: sentences in UTF-8.
+        side: "source" or "target", the vocabulary that they are read with.
     """
     # `trainer.translate --help` must not wait for TensorFlow.
     import tensorflow as tf
 
+    module = getattr(module, side, module)  # Version 0.2 exported one vocabulary.
     total = TextCounts()
     for start in range(0, len(texts), _LINES_PER_CALL):
         block = list(texts[start : start + _LINES_PER_CALL])

@@ -1,9 +1,13 @@
-"""Base class of tokenizers, which convert strings to ids and back inside a TensorFlow graph."""
+"""Base class of tokenizers, which convert strings to ids and back inside a TensorFlow graph.
+
+`Tokenizers` are those of a model: one for source and target, or one for each.
+"""
 
 import abc
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -140,3 +144,37 @@ class Tokenizer(abc.ABC):
             )
         is_before_eos = tf.cumsum(tf.cast(ids == EOS_ID, tf.int32), axis=1) == 0
         return ids, is_known & is_before_eos & (ids != PAD_ID)
+
+
+@dataclass(frozen=True)
+class Tokenizers:
+    """The tokenizers of source and target: one object if they share a vocabulary.
+
+    Iteration yields the tokenizer of the source, then that of the target.
+
+    Args:
+        source: tokenizer of the source.
+        target: tokenizer of the target.
+    """
+
+    source: Tokenizer
+    target: Tokenizer
+
+    @classmethod
+    def shared(cls, tokenizer: Tokenizer) -> Self:
+        """Returns the tokenizers of a vocabulary of source and target."""
+        return cls(tokenizer, tokenizer)
+
+    def __iter__(self) -> Iterator[Tokenizer]:
+        return iter((self.source, self.target))
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether source and target share a vocabulary."""
+        return self.source is self.target
+
+    @property
+    def sizes(self) -> dict[str, int | None]:
+        """The settings `vocab_size` and `source_vocab_size` of a `TransformerConfig`."""
+        source = None if self.is_shared else self.source.vocab_size
+        return {"vocab_size": self.target.vocab_size, "source_vocab_size": source}

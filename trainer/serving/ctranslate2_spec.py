@@ -17,12 +17,15 @@ _MASKED_LOGIT = -1e9
 _ZERO_WIDTH = 8
 
 
-def build(model, names: list[str], unk_id: int) -> transformer_spec.TransformerSpec:
+def build(
+    model, source_names: list[str], target_names: list[str], unk_id: int
+) -> transformer_spec.TransformerSpec:
     """Returns the validated specification of a Transformer, without quantization.
 
     Args:
         model: a `t2t_relpos.models.Transformer`.
-        names: unique names of its token ids.
+        source_names: unique names of the token ids of the source.
+        target_names: unique names of the token ids of the target.
         unk_id: id of unknown tokens.
 
     Raises:
@@ -43,11 +46,13 @@ def build(model, names: list[str], unk_id: int) -> transformer_spec.TransformerS
         _set_norm(encoder.layer_norm, model.encoder_norm)
         _set_norm(decoder.layer_norm, model.decoder_norm)
     spec = transformer_spec.TransformerSpec(encoder, decoder)
-    spec.register_source_vocabulary(names)
-    spec.register_target_vocabulary(names)
-    spec.config.unk_token = names[unk_id]
-    spec.config.eos_token = names[EOS_ID]
-    spec.config.bos_token = spec.config.decoder_start_token = names[PAD_ID]
+    # CTranslate2 has one name of each special token for both vocabularies.
+    special = {i: target_names[i] for i in (PAD_ID, EOS_ID, unk_id)}
+    spec.register_source_vocabulary([special.get(i, name) for i, name in enumerate(source_names)])
+    spec.register_target_vocabulary(target_names)
+    spec.config.unk_token = special[unk_id]
+    spec.config.eos_token = special[EOS_ID]
+    spec.config.bos_token = spec.config.decoder_start_token = special[PAD_ID]
     spec.config.add_source_eos = True
     spec.config.layer_norm_epsilon = model.config.layer_norm_epsilon
     spec.validate()
@@ -66,12 +71,6 @@ def _check_supported(config):
         raise ValueError(
             "Expected cross-attention without relative positions, since CTranslate2 does not "
             "support them there. Received: relative_cross_attention=True."
-        )
-    if config.source_vocab_size not in (None, config.vocab_size):
-        raise ValueError(
-            "Expected one vocabulary of source and target. The export to CTranslate2 does not "
-            f"support two yet. Received: source_vocab_size={config.source_vocab_size}, "
-            f"vocab_size={config.vocab_size}."
         )
     if config.position == "relative+learned":
         raise ValueError(

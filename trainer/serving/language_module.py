@@ -57,7 +57,7 @@ class LanguageModule(tf.Module):
         self._num_positions = model.config.num_positions or tf.int32.max
         self.max_length = _max_length(self._num_positions, self.settings)
         if tokenizer is not None:
-            check_vocabulary(model.config, tokenizer)
+            check_vocabulary(model.vocab_size, tokenizer)
         self.tokenizer = tokenizer
         self.vocab_size = model.vocab_size
         # The module must track the variables, but no Keras objects.

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from t2t_relpos.decoding import score_tokens
 from t2t_relpos.models.folded import FoldedTransformer, fold_weights
-from trainer.data.tokenizer import EOS_ID, PAD_ID
+from trainer.data.tokenizer import EOS_ID, PAD_ID, Tokenizers
 from trainer.model_dir import ModelDirectory
 from trainer.serving.search import compiled_search, n_best
 from trainer.serving.translation_settings import TranslationSettings, longest_input
@@ -35,19 +35,31 @@ class TranslationModule(tf.Module):
 
     Args:
         transformer: a `FastTransformer`, or an object with its methods.
-        tokenizer: a `trainer.data.tokenizer.Tokenizer`.
+        tokenizers: the `trainer.data.tokenizer.Tokenizers`.
         settings: default options and limits. Default: `TranslationSettings()`.
 
+    Attributes:
+        source, target: a `TextModule` for each vocabulary; the same if there is one.
+        ids, tokenize, detokenize: the functions `ids` and `tokenize` of `source`, and `detokenize`
+            of `target`.
+
     Raises:
-        ValueError: if the tokenizer and the Transformer have different vocabulary sizes, or
+        ValueError: if the tokenizers and the Transformer have different vocabulary sizes, or
             `max_input_length` is above the Transformer's number of learned positions.
     """
 
-    def __init__(self, transformer, tokenizer, settings: TranslationSettings | None = None):
+    def __init__(
+        self, transformer, tokenizers: Tokenizers, settings: TranslationSettings | None = None
+    ):
         super().__init__(name="translation")
         self.settings = settings or TranslationSettings()
-        _check_fit(transformer.config, tokenizer, self.settings)
-        self.tokenizer = tokenizer
+        _check_fit(transformer.config, tokenizers, self.settings)
+        self.tokenizers = tokenizers
+        self.source = self.target = TextModule(tokenizers.target)
+        if not tokenizers.is_shared:
+            self.source = TextModule(tokenizers.source)
+        self.ids, self.tokenize = self.source.ids, self.source.tokenize
+        self.detokenize = self.target.detokenize
         self.transformer = transformer
 
     @classmethod
@@ -69,7 +81,7 @@ class TranslationModule(tf.Module):
         if settings is None:
             settings = TranslationSettings(max_input_length=longest_input(directory))
         transformer = FastTransformer(directory.load_model(), precision)
-        return cls(transformer, directory.load_tokenizer(), settings)
+        return cls(transformer, directory.load_tokenizers(), settings)
 
     @tf.function(input_signature=[_TEXT], autograph=False)
     def serve(self, text):
@@ -160,15 +172,15 @@ class TranslationModule(tf.Module):
         blank = tf.fill([tf.cast(count == 0, tf.int32)], "")
         text, translation = tf.concat([text, blank], 0), tf.concat([translation, blank], 0)
         source, source_truncated = self._truncated_ids(text)
-        targets = self._ids(translation)
+        targets = self.target.encode(translation)
         is_long = targets.row_lengths() > self.settings.longest_translation
         targets = targets[:, : self.settings.longest_translation]
         source_ids, target_ids = source.to_tensor(PAD_ID), targets.to_tensor(PAD_ID)
         logits, alignments = self.transformer.score(source_ids, target_ids)
         is_pair = (target_ids != PAD_ID)[:, :, None] & (source_ids != PAD_ID)[:, None, :]
         results = score_tokens(logits, target_ids)._asdict() | {
-            "tokens": self.tokenizer.pieces(target_ids),
-            "source_tokens": self.tokenizer.pieces(source_ids),
+            "tokens": self.tokenizers.target.pieces(target_ids),
+            "source_tokens": self.tokenizers.source.pieces(source_ids),
             "source_lengths": _lengths(source),
             "alignments": tf.where(is_pair, alignments, 0.0),
             "truncated": source_truncated | is_long,
@@ -186,28 +198,6 @@ class TranslationModule(tf.Module):
             "num_results": tf.constant(1),
         }
 
-    @tf.function(input_signature=[_TEXT], autograph=False)
-    def ids(self, text):
-        """Returns `ids`, int32 `[B, T]`, with EOS and padded with 0, and `lengths`, int32 `[B]`."""
-        ids = self._ids(text)
-        return {"ids": ids.to_tensor(PAD_ID), "lengths": _lengths(ids)}
-
-    @tf.function(input_signature=[_TEXT], autograph=False)
-    def tokenize(self, text):
-        """Returns `tokens`, string `[B, T]`, with EOS and padded with "", and `lengths` `[B]`."""
-        ids = self._ids(text)
-        return {"tokens": self.tokenizer.pieces(ids.to_tensor(PAD_ID)), "lengths": _lengths(ids)}
-
-    @tf.function(
-        input_signature=[tf.TensorSpec([None, None], tf.int32, name="ids")], autograph=False
-    )
-    def detokenize(self, ids):
-        """Returns `text`, string `[B]`, of int32 `[B, T]` up to the first EOS of each sentence.
-
-        Ids outside the vocabulary are ignored.
-        """
-        return {"text": self.tokenizer.detokenize(ids)}
-
     @property
     def signatures(self) -> dict:
         """The signatures of the SavedModel by name."""
@@ -216,7 +206,7 @@ class TranslationModule(tf.Module):
 
     def warmup_requests(self):
         """Yields (signature, arguments) of the requests that warm up a server."""
-        yield from warmup_requests(self.tokenizer, self.settings)
+        yield from warmup_requests(self.tokenizers, self.settings)
 
     def _translate_with(self, search, text, num_results):
         """Returns the dict of `translate`. `search` is a function of ragged ids."""
@@ -236,14 +226,9 @@ class TranslationModule(tf.Module):
             "truncated": truncated,
         }
 
-    def _ids(self, text):
-        """Returns the ids of texts `[B]` with EOS, ragged. Strips texts, as tensor2tensor does."""
-        # TensorFlow does not compare the shape of a signature's argument with its input spec.
-        return self.tokenizer.tokenize(tf.strings.strip(tf.ensure_shape(text, [None])))
-
     def _truncated_ids(self, text):
         """Returns ragged ids truncated to `max_input_length`, and whether each was truncated."""
-        ids = self._ids(text)
+        ids = self.source.encode(text)
         limit = self.settings.max_input_length
         subword_ids = ids[:, :-1]
         eos = tf.fill([ids.nrows(), 1], EOS_ID)
@@ -275,14 +260,55 @@ class TranslationModule(tf.Module):
 
     def _texts(self, found):
         flat = tf.reshape(found.ids, [-1, tf.shape(found.ids)[2]])
-        return tf.reshape(self.tokenizer.detokenize(flat), tf.shape(found.scores)), found.scores
+        return tf.reshape(
+            self.tokenizers.target.detokenize(flat), tf.shape(found.scores)
+        ), found.scores
+
+
+class TextModule(tf.Module):
+    """A module that converts texts to ids and back with one vocabulary.
+
+    Args:
+        tokenizer: a `trainer.data.tokenizer.Tokenizer`.
+    """
+
+    def __init__(self, tokenizer):
+        super().__init__(name="text")
+        self._tokenizer = tokenizer
+
+    def encode(self, text):
+        """Returns the ids of texts `[B]` with EOS, ragged. Strips texts, as tensor2tensor does."""
+        # TensorFlow does not compare the shape of a signature's argument with its input spec.
+        return self._tokenizer.tokenize(tf.strings.strip(tf.ensure_shape(text, [None])))
+
+    @tf.function(input_signature=[_TEXT], autograph=False)
+    def ids(self, text):
+        """Returns `ids`, int32 `[B, T]`, with EOS and padded with 0, and `lengths`, int32 `[B]`."""
+        ids = self.encode(text)
+        return {"ids": ids.to_tensor(PAD_ID), "lengths": _lengths(ids)}
+
+    @tf.function(input_signature=[_TEXT], autograph=False)
+    def tokenize(self, text):
+        """Returns `tokens`, string `[B, T]`, with EOS and padded with "", and `lengths` `[B]`."""
+        ids = self.encode(text)
+        return {"tokens": self._tokenizer.pieces(ids.to_tensor(PAD_ID)), "lengths": _lengths(ids)}
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, None], tf.int32, name="ids")], autograph=False
+    )
+    def detokenize(self, ids):
+        """Returns `text`, string `[B]`, of int32 `[B, T]` up to the first EOS of each sentence.
+
+        Ids outside the vocabulary are ignored.
+        """
+        return {"text": self._tokenizer.detokenize(ids)}
 
 
 def _lengths(ids):
     return tf.cast(ids.row_lengths(), tf.int32)
 
 
-def _check_fit(config, tokenizer, settings):
+def _check_fit(config, tokenizers, settings):
     # Each step selects 2 * beam_size ids. Only for small vocabularies there may be fewer.
     widest = max(config.vocab_size // 2, _WIDEST_SMALL_BEAM)
     if settings.max_beam_size > widest:
@@ -290,20 +316,22 @@ def _check_fit(config, tokenizer, settings):
             f"Expected a beam size of at most {widest} for a vocabulary of {config.vocab_size} "
             f"tokens. Received: {settings.max_beam_size}. Lower --beam_size or --max_beam_size."
         )
-    check_vocabulary(config, tokenizer)
-    if config.added_position == "learned" and settings.max_input_length > config.max_length:
+    check_vocabulary(config.vocab_size, tokenizers.target)
+    check_vocabulary(config.source_vocab_size or config.vocab_size, tokenizers.source, "source ")
+    limit = config.num_positions
+    if limit is not None and settings.max_input_length > limit:
         raise ValueError(
-            f"Expected max_input_length of at most {config.max_length}, the model's number of "
-            f"learned positions. Received: {settings.max_input_length}. Use "
-            f"--max_input_length={config.max_length} or less."
+            f"Expected max_input_length of at most {limit}, the model's number of learned "
+            f"positions. Received: {settings.max_input_length}. Use --max_input_length={limit} or "
+            "less."
         )
 
 
-def check_vocabulary(config, tokenizer):
+def check_vocabulary(vocab_size: int, tokenizer, side: str = ""):
     """Raises ValueError if a model and a tokenizer have different vocabulary sizes."""
-    if config.vocab_size != tokenizer.vocab_size:
+    if vocab_size != tokenizer.vocab_size:
         raise ValueError(
-            f"Expected a tokenizer with the model's {config.vocab_size} ids. Received: a tokenizer "
+            f"Expected a {side}tokenizer with the model's {vocab_size} ids. Received: a tokenizer "
             f"with {tokenizer.vocab_size} ids. Use the vocabulary that the model was trained with."
         )
 

@@ -59,5 +59,5 @@ def longest_input(directory: ModelDirectory) -> int:
     """
     longest = max(directory.read_run().get("max_length") or 0, TranslationSettings.max_input_length)
     architecture = directory.read_config()["architecture"]
-    is_limited = architecture.get("position") == "learned"
+    is_limited = architecture.get("position", "").endswith("learned")
     return min(longest, architecture["max_length"]) if is_limited else longest

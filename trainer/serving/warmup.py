@@ -39,27 +39,28 @@ def write(directory: Path, model_name: str, requests: Iterable[tuple[str, dict]]
             writer.write(prediction_log(model_name, signature_name, inputs))
 
 
-def warmup_requests(tokenizer, settings) -> Iterator[tuple[str, dict]]:
+def warmup_requests(tokenizers, settings) -> Iterator[tuple[str, dict]]:
     """Yields (signature, arguments) for several batch sizes and sentence lengths.
 
     With `jit_compile`, the requests include every size for which the search is compiled.
 
     Args:
-        tokenizer: the model's `trainer.data.tokenizer.Tokenizer`.
+        tokenizers: the model's `trainer.data.tokenizer.Tokenizers`.
         settings: the `TranslationSettings` of the export.
     """
-    longest = settings.max_input_length
+    tokenizer, longest = tokenizers.source, settings.max_input_length
     for length, batch in itertools.product(LENGTHS, BATCH_SIZES):
         yield "serving_default", {"text": sentences(tokenizer, batch, min(length, longest))}
     if settings.jit_compile:
         for length in [0, *compiled_lengths(longest)[:-1]]:
             for batch in COMPILED_BATCH_SIZES:
                 yield "serving_default", {"text": _longer_than(length, tokenizer, batch)}
-    text = sentences(tokenizer, 1, min(LENGTHS[0], longest))
-    yield "score", {"text": text, "translation": text}
+    length = min(LENGTHS[0], longest)
+    text, translation = (sentences(tokenizer, 1, length) for tokenizer in tokenizers)
+    yield "score", {"text": text, "translation": translation}
     yield "tokenize", {"text": text}
     yield "ids", {"text": text}
-    yield "detokenize", {"ids": tokenizer.tokenize(text).to_tensor()}
+    yield "detokenize", {"ids": tokenizers.target.tokenize(translation).to_tensor()}
 
 
 def sentences(tokenizer, count: int, length: int) -> tf.Tensor:

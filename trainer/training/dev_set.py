@@ -145,7 +145,7 @@ class DevTranslator:
 
     Args:
         transformer: the `t2t_relpos.models.Transformer` in training.
-        tokenizer: the model's tokenizer.
+        tokenizers: the model's `Tokenizers`.
         corpus: the dev set, which is held in memory.
         longest: number of ids of its longest source sentence, with EOS.
         bleu_tokenize: tokenizer of sacreBLEU.
@@ -154,7 +154,7 @@ class DevTranslator:
     def __init__(
         self,
         transformer: keras.Model,
-        tokenizer,
+        tokenizers,
         corpus: Corpus,
         longest: int,
         bleu_tokenize: str = DEFAULT_TOKENIZER,
@@ -162,7 +162,7 @@ class DevTranslator:
         if transformer.config.added_position == "learned":
             longest = min(longest, transformer.config.max_length)
         settings = TranslationSettings(beam_size=1, max_input_length=max(longest, 2))
-        module = TranslationModule(transformer, tokenizer, settings)
+        module = TranslationModule(transformer, tokenizers, settings)
         self._translate = Translator(module.serve, module)
         self._pairs = list(corpus)
         self._bleu_tokenize = bleu_tokenize

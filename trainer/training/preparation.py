@@ -1,4 +1,4 @@
-"""Preparation of a run: vocabulary, architecture and encoded corpora."""
+"""Preparation of a run: vocabularies, architecture and encoded corpora."""
 
 import dataclasses
 import math
@@ -21,24 +21,25 @@ from trainer.data.encoding import encode_pairs
 from trainer.data.sentencepiece_tokenizer import NORMALIZATIONS, SentencePieceTokenizer
 from trainer.data.text_files import read_text
 from trainer.data.text_report import describe_sides
+from trainer.data.tokenizer import Tokenizers
 from trainer.model_dir import TRANSLATION, ModelDirectory
 from trainer.training.checkpoints import Checkpoints
 
 
 class Preparation:
-    """The vocabulary, architecture and data of a run. Missing files are written.
+    """The vocabularies, architecture and data of a run. Missing files are written.
 
     Args:
         config: the settings. They are resolved here.
         directory: a writable model directory.
-        is_chief: whether this process may replace the vocabulary and config.json of an earlier
+        is_chief: whether this process may replace the vocabularies and config.json of an earlier
             start that trained nothing.
 
     Attributes:
-        config: the resolved settings, with the actual size of the vocabulary.
+        config: the resolved settings, with the actual sizes of the vocabularies.
         parent: the model directory with the initial weights, or None.
         directory: the model directory.
-        tokenizer: the model's tokenizer.
+        tokenizers: the model's `Tokenizers`.
         architecture: a `TransformerConfig`.
         train_pairs: the training corpus as `EncodedPairs`.
         dev_corpus: the dev set, or None.
@@ -59,13 +60,13 @@ class Preparation:
         self._is_left_over = is_chief and _is_left_over(directory)
         self._recorded = {} if self._is_left_over else directory.read_run()
         self._keep_score_settings()
-        self.tokenizer = self._load_tokenizer(config)
-        self._vocabulary = "new" if self.tokenizer is None else "existing"
-        if self.tokenizer is not None and self.parent is None:
-            self.config = dataclasses.replace(self.config, vocab_size=self.tokenizer.vocab_size)
+        self.tokenizers = self._load_tokenizers(config)
+        self._vocabulary = "new" if self.tokenizers is None else "existing"
+        if self.tokenizers is not None and self.parent is None:
+            self.config = dataclasses.replace(self.config, **self.tokenizers.sizes)
         if directory.is_configured and not self._is_left_over:
             self._check_recorded()
-        # Report invalid settings before the text is read and the vocabulary is trained.
+        # Report invalid settings before the text is read and a vocabulary is trained.
         self.architecture = self._make_architecture()
         train = self._corpus("train")
         self.dev_corpus = self._corpus("dev")
@@ -80,8 +81,8 @@ class Preparation:
         self._warn_of_changed_text()
         # A vocabulary that the user has put into the directory has no origin.
         self._made_from = "init_from" if self.parent is not None else None
-        if self.tokenizer is None:
-            self.tokenizer = self._train_tokenizer(train)
+        if self.tokenizers is None:
+            self.tokenizers = self._train_tokenizers(train)
         self._write_config()
         self.train_pairs = self._encode("train", train)
         self.dev_pairs = self._encode("dev", self.dev_corpus)
@@ -97,7 +98,11 @@ class Preparation:
         settings = [f"  {name} = {value}" for name, value in given.items()]
         lengths = report_lengths(self.train_pairs, self.config.max_length)
         parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
-        vocabulary = f"Vocabulary: {self.tokenizer.vocab_size} pieces ({self._vocabulary})"
+        source, target = (tokenizer.vocab_size for tokenizer in self.tokenizers)
+        vocabulary = f"Vocabulary: {target} pieces ({self._vocabulary})"
+        if not self.tokenizers.is_shared:
+            sizes = f"{source} source and {target} target pieces"
+            vocabulary = f"Vocabularies: {sizes} ({self._vocabulary})"
         lines = ["Settings:", *settings, vocabulary, f"Training data: {lengths}"]
         lines += describe_sides(self.train_pairs.counts)
         if self.dev_pairs is not None:
@@ -108,10 +113,8 @@ class Preparation:
         return "\n".join(lines)
 
     def _describe_dev(self):
-        lengths = self.dev_pairs.sources.lengths
-        # Other position encodings have no limit.
-        is_limited = self.architecture.added_position == "learned"
-        cut = int((lengths > self.architecture.max_length).sum()) if is_limited else 0
+        lengths, limit = self.dev_pairs.sources.lengths, self.architecture.num_positions
+        cut = 0 if limit is None else int((lengths > limit).sum())
         blank = report_lengths(self.dev_pairs, int(self.dev_pairs.lengths.max())).blank
         lines = [
             f"Dev data: {len(lengths)} pairs, {blank} with a blank side, {cut} sources cut.",
@@ -159,8 +162,10 @@ class Preparation:
                 f"give --init_from={directory.path} and another --model_dir."
             )
         if self.parent is not None:
-            vocabularies = (d.read_config()["tokenizer"] for d in (directory, self.parent))
-            same = ({name: x.get(name) for name in ("kind", "sha256")} for x in vocabularies)
+            same = (
+                {f"{entry['file']} sha256": entry["sha256"] for entry in either.vocabularies}
+                for either in (directory, self.parent)
+            )
             directory.check_same(*same, "vocabulary")
         recorded, current = self._recorded, self.config.to_dict()
         # `_write_config` compares the architecture, including the defaults of the preset.
@@ -182,61 +187,80 @@ class Preparation:
             logging.warning("Training without a dev set. %s", error)
             return None
 
-    def _train_tokenizer(self, corpus):
+    def _train_tokenizers(self, corpus):
         config = self.config = dataclasses.replace(
             self.config,
             normalization=self.config.normalization or NORMALIZATIONS[0],
             byte_fallback=bool(self.config.byte_fallback),
         )
-        settings = config.vocab_size, config.normalization, config.byte_fallback
-        self._made_from = digest(self.contents["train"], *settings)
+        options = {"normalization": config.normalization, "byte_fallback": config.byte_fallback}
+        sizes = config.vocab_size, config.source_vocab_size
+        self._made_from = digest(self.contents["train"], *sizes, *options.values())
         if self._is_left_over and self._made_from == _origin(self.directory):
             self._vocabulary = "existing"
-            return self.directory.load_tokenizer()
-        print(f"Training a vocabulary of {config.vocab_size} pieces.", flush=True)
-        options = {"normalization": config.normalization, "byte_fallback": config.byte_fallback}
-        return SentencePieceTokenizer.train(corpus.sentences(), config.vocab_size, **options)
+            return self.directory.load_tokenizers()
 
-    def _load_tokenizer(self, requested):
-        """Returns the tokenizer of the directory or of its parent, or None if there is none.
+        def train(sentences, name, side=""):
+            size = getattr(config, name)
+            print(f"Training a {side}vocabulary of {size} pieces.", flush=True)
+            try:
+                return SentencePieceTokenizer.train(sentences, size, **options)
+            except ValueError as error:
+                raise ValueError(str(error).replace("vocab_size", name)) from error
+
+        if config.source_vocab_size is None:
+            return Tokenizers.shared(train(corpus.sentences(), "vocab_size"))
+        source = train(corpus.sources(), "source_vocab_size", "source ")
+        return Tokenizers(source, train(corpus.targets(), "vocab_size", "target "))
+
+    def _load_tokenizers(self, requested):
+        """Returns the tokenizers of the directory or of its parent, or None if there are none.
 
         Args:
-            requested: the given settings of a `RunConfig`. The tokenizer must agree with them.
+            requested: the given settings of a `RunConfig`. The tokenizers must agree with them.
         """
-        file = self.directory.vocabulary_file()
         if self.directory.is_configured and not self._is_left_over:
-            tokenizer, origin = self.directory.load_tokenizer(), self.directory.path
+            tokenizers, origin = self.directory.load_tokenizers(), self.directory.path
         elif self.parent is not None:
-            tokenizer, origin = self.parent.load_tokenizer(), self.parent.path
-        elif file.is_file() and not self._is_left_over:
-            tokenizer, origin = SentencePieceTokenizer.from_file(file), file
+            tokenizers, origin = self.parent.load_tokenizers(), self.parent.path
+        elif not self._is_left_over:
+            tokenizers, origin = _given_tokenizers(self.directory), self.directory.path
         else:
             return None
-        for name in ("vocab_size", "normalization", "byte_fallback"):
-            found, given = getattr(tokenizer, name), getattr(requested, name)
-            if given not in (None, found):
+        if tokenizers is None:
+            return None
+        names = "normalization", "byte_fallback"
+        found = list(tokenizers.sizes.items())
+        found += [(name, getattr(tokenizer, name)) for name in names for tokenizer in tokenizers]
+        for name, value in found:
+            given = getattr(requested, name)
+            if given not in (None, value):
+                value = "none (one vocabulary)" if value is None else value
                 raise ValueError(
-                    f"Expected the {name} of {origin}, {found}. Received: {given}. Leave --{name} "
+                    f"Expected the {name} of {origin}, {value}. Received: {given}. Leave --{name} "
                     "out to use that vocabulary, or give another --model_dir."
                 )
-        return tokenizer
+        return tokenizers
 
     def _make_architecture(self):
-        """Returns the architecture. `_write_config` sets its `vocab_size` to the tokenizer's."""
+        """Returns the architecture. `_write_config` sets its sizes to those of the tokenizers."""
         settings, longest = self.config.architecture_overrides(), self.config.max_length
         if self.parent is None:
             settings["vocab_size"] = self.config.vocab_size
+            if self.config.source_vocab_size is not None:
+                settings["source_vocab_size"] = self.config.source_vocab_size
+                settings["tie_embeddings"] = False
             architecture = TransformerConfig.from_preset(self.config.preset, **settings)
         else:
             architecture = TransformerConfig.from_dict(
                 self.parent.read_config()["architecture"] | settings
             )
-        if architecture.added_position == "learned" and longest > architecture.max_length:
+        limit = architecture.num_positions
+        if limit is not None and longest > limit:
             if self.parent is not None:
                 raise ValueError(
-                    f"Expected max_length of at most {architecture.max_length}, the number of "
-                    f"learned positions of {self.parent.path}. Received: {longest}. Give "
-                    f"--max_length={architecture.max_length}."
+                    f"Expected max_length of at most {limit}, the number of learned positions of "
+                    f"{self.parent.path}. Received: {longest}. Give --max_length={limit}."
                 )
             architecture = dataclasses.replace(architecture, max_length=longest)
         for name in RELATIVE_SETTINGS:
@@ -248,28 +272,31 @@ class Preparation:
         return architecture
 
     def _write_config(self):
-        size = self.tokenizer.vocab_size
-        self.architecture = dataclasses.replace(self.architecture, vocab_size=size)
+        directory, is_shared = self.directory, self.tokenizers.is_shared
+        self.architecture = dataclasses.replace(self.architecture, **self.tokenizers.sizes)
         architecture = self.architecture.to_dict()
-        if self.directory.is_configured and not self._is_left_over:
-            recorded = self.directory.read_config()["architecture"]
-            self.directory.check_same(recorded, architecture, "configuration")
+        if directory.is_configured and not self._is_left_over:
+            recorded = directory.read_config()["architecture"]
+            directory.check_same(recorded, architecture, "configuration")
             return
         kind = "sentencepiece" if self.parent is None else self.parent.tokenizer_kind
-        vocabulary = self.directory.vocabulary_file(kind)
-        self.directory.run_file.unlink(missing_ok=True)  # of an earlier start
-        self.tokenizer.save(vocabulary)
+        before = directory.vocabulary_files if self._is_left_over else []
+        directory.run_file.unlink(missing_ok=True)  # of an earlier start
+        written = directory.save_tokenizers(self.tokenizers, kind)
         try:
-            self.directory.write_config(architecture, kind, self._made_from)
+            directory.write_config(architecture, kind, self._made_from, is_shared=is_shared)
         except OSError:
-            # Without config.json, the next start would take the vocabulary for a given one.
+            # Without config.json, the next start would take the vocabularies for given ones.
             if self._made_from is not None:
-                vocabulary.unlink()
+                for file in written:
+                    file.unlink()
             raise
+        for file in set(before) - set(written):
+            file.unlink(missing_ok=True)
 
     def _encode(self, split, corpus):
         return corpus and encode_pairs(
-            corpus, self.tokenizer, cache_dir=self.directory.path / "ids" / split
+            corpus, self.tokenizers, cache_dir=self.directory.path / "ids" / split
         )
 
 
@@ -297,4 +324,21 @@ def _is_left_over(directory):
 
 
 def _origin(directory):
-    return directory.read_config()["tokenizer"].get("made_from")
+    return directory.vocabularies[-1].get("made_from")
+
+
+def _given_tokenizers(directory):
+    """Returns the tokenizers of vocabularies that the user has put into a directory, or None."""
+    files = {side: directory.vocabulary_file(side=side) for side in ("", "source", "target")}
+    found = {side: file for side, file in files.items() if file.is_file()}
+    if not found:
+        return None
+    if [*found] not in ([""], ["source", "target"]):
+        shared, source, target = (file.name for file in files.values())
+        raise ValueError(
+            f"Expected either {shared}, or both {source} and {target}, in {directory.path}. "
+            f"Received: {', '.join(file.name for file in found.values())}. Add the missing file, "
+            "or remove what the model does not need."
+        )
+    loaded = [SentencePieceTokenizer.from_file(file) for file in found.values()]
+    return Tokenizers(loaded[0], loaded[-1])

@@ -209,7 +209,7 @@ class TrainingRun:
         translate = best = None
         if config.computes_dev_bleu and is_chief:
             longest = int(prepared.dev_pairs.sources.lengths.max())
-            data = prepared.tokenizer, prepared.dev_corpus, longest, config.bleu_tokenize
+            data = prepared.tokenizers, prepared.dev_corpus, longest, config.bleu_tokenize
             translate = DevTranslator(self.model.transformer, *data)
         if config.keep_best and is_chief:
             best = BestCheckpoints(self.directory.best, config.keep_best, config.best_metric)

@@ -12,6 +12,7 @@ from trainer.data.batching import (
 from trainer.data.encoding import encode_pairs
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.data.text_files import read_text
+from trainer.data.tokenizer import Tokenizers
 
 SETTINGS = {"batch_tokens": 127, "max_length": 31, "seed": 5}
 
@@ -117,7 +118,7 @@ def test_batches_of_real_text_have_little_padding(real_text, name):
     folder = real_text(name)
     corpus = read_text(str(folder / "train.en.gz"), str(folder / "train.de.gz"))
     tokenizer = SentencePieceTokenizer.train(corpus.sentences(), vocab_size=8000)
-    pairs = encode_pairs(corpus, tokenizer)
+    pairs = encode_pairs(corpus, Tokenizers.shared(tokenizer))
     used = report_lengths(pairs, 256).used
     assert used > 0.99 * len(pairs)
     tokens = positions = rows = 0

@@ -12,6 +12,7 @@ from trainer.data import encoding
 from trainer.data.corpus import Corpus, PairCorpus
 from trainer.data.encoding import IdSequences, encode_pairs
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
+from trainer.data.tokenizer import Tokenizers
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,9 @@ class Letters:
         return 0
 
 
+LETTERS = Tokenizers.shared(Letters())
+
+
 def sequences(side):
     return [ids.tolist() for ids in np.split(side.ids, side.offsets[1:-1])]
 
@@ -49,7 +53,7 @@ def sequences(side):
 @pytest.mark.parametrize("chunk_pairs", [4096, 7])
 def test_encode_pairs_equals_the_tokenizer(synthetic_pairs, tokenizer, monkeypatch, chunk_pairs):
     monkeypatch.setattr(encoding, "_PAIRS_PER_CALL", chunk_pairs)
-    pairs = encode_pairs(PairCorpus(synthetic_pairs), tokenizer)
+    pairs = encode_pairs(PairCorpus(synthetic_pairs), Tokenizers.shared(tokenizer))
     assert len(pairs) == 211
     lengths = []
     for side, texts in zip((pairs.sources, pairs.targets), zip(*synthetic_pairs)):
@@ -63,7 +67,7 @@ def test_encode_pairs_equals_the_tokenizer(synthetic_pairs, tokenizer, monkeypat
 def test_cache_is_used_until_corpus_or_tokenizer_change(synthetic_pairs, tokenizer, tmp_path):
     readings, cache = [], tmp_path / "cache"
     encode = lambda pairs, tokenizer: encode_pairs(
-        CountedCorpus(pairs, readings), tokenizer, cache_dir=cache
+        CountedCorpus(pairs, readings), Tokenizers.shared(tokenizer), cache_dir=cache
     )
     first = encode(synthetic_pairs, tokenizer)
     again = encode(synthetic_pairs, tokenizer)
@@ -95,25 +99,38 @@ def test_cache_is_used_until_corpus_or_tokenizer_change(synthetic_pairs, tokeniz
     ],
 )
 def test_damaged_cache_is_written_again(synthetic_pairs, tokenizer, tmp_path, caplog, name, damage):
-    corpus = PairCorpus(synthetic_pairs[:23])
-    expected = encode_pairs(corpus, tokenizer)
-    encode_pairs(corpus, tokenizer, tmp_path)
+    corpus, tokenizers = PairCorpus(synthetic_pairs[:23]), Tokenizers.shared(tokenizer)
+    expected = encode_pairs(corpus, tokenizers)
+    encode_pairs(corpus, tokenizers, tmp_path)
     (directory,) = tmp_path.iterdir()
     damage(directory / name)
-    found = encode_pairs(corpus, tokenizer, tmp_path)
+    found = encode_pairs(corpus, tokenizers, tmp_path)
     assert f"Encoding the text again, because {directory} is damaged: " in caplog.text
     assert [sequences(side) for side in (found.sources, found.targets)] == [
         sequences(side) for side in (expected.sources, expected.targets)
     ]
     assert found.counts == expected.counts
     caplog.clear()
-    encode_pairs(corpus, tokenizer, tmp_path)
+    encode_pairs(corpus, tokenizers, tmp_path)
     assert not caplog.text
+
+
+def test_cache_depends_on_the_vocabulary_of_each_side(synthetic_pairs, tokenizer, tmp_path):
+    english = [source for source, _ in synthetic_pairs]
+    one, other = tokenizer, SentencePieceTokenizer.train(english, vocab_size=200)
+    corpus, first = PairCorpus(synthetic_pairs), None
+    for sides in ((one, other), (other, one), (one, one), (other, other), (one, other)):
+        pairs = encode_pairs(corpus, Tokenizers(*sides), tmp_path)
+        for side, each, texts in zip((pairs.sources, pairs.targets), sides, zip(*synthetic_pairs)):
+            assert sequences(side) == each.tokenize(texts).to_list()
+        (directory,) = tmp_path.iterdir()
+        first = first or directory
+    assert directory == first
 
 
 def test_counts_of_unknown_and_normalized_text(tokenizer):
     pairs = (("the ½ Ω dog", "Ω"), ("the  dog ", "the\u00a0dog"))
-    sources, targets = encode_pairs(PairCorpus(pairs), tokenizer).counts.values()
+    sources, targets = encode_pairs(PairCorpus(pairs), Tokenizers.shared(tokenizer)).counts.values()
     assert (sources.lines, sources.unknown, sources.normalized) == (2, 2, 1)
     assert (targets.lines, targets.unknown, targets.normalized) == (2, 1, 1)
     assert targets.tokens == 2 + len(tokenizer.tokenize(["the dog"])[0]) - 1
@@ -127,7 +144,7 @@ def test_partly_written_ids_are_removed(synthetic_pairs, tmp_path):
             raise OSError("disk error")
 
     with pytest.raises(OSError, match="disk error"):
-        encode_pairs(BrokenCorpus(synthetic_pairs, []), Letters(), cache_dir=tmp_path)
+        encode_pairs(BrokenCorpus(synthetic_pairs, []), LETTERS, cache_dir=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -140,7 +157,7 @@ def test_memory_does_not_depend_on_corpus_size(synthetic_pairs, monkeypatch):
 
     def peak(times):
         tracemalloc.start()
-        pairs = encode_pairs(Repeated(synthetic_pairs, [times]), Letters())
+        pairs = encode_pairs(Repeated(synthetic_pairs, [times]), LETTERS)
         try:
             assert len(pairs) == times * len(synthetic_pairs)
             return tracemalloc.get_traced_memory()[1]
@@ -166,11 +183,11 @@ def test_padded_sequences():
 def test_empty_corpus_raises():
     message = "Expected a corpus with sentence pairs. Received: an empty corpus. Use files with"
     with pytest.raises(ValueError, match=f"{message} text."):
-        encode_pairs(PairCorpus(()), Letters())
+        encode_pairs(PairCorpus(()), LETTERS)
 
 
 def test_spaces_around_a_sentence_have_no_ids():
     """SentencePiece ignores them. tensor2tensor removes them when it reads lines."""
-    pairs = encode_pairs(PairCorpus(((" \t", "a b "), ("x", "\rc"))), Letters())
+    pairs = encode_pairs(PairCorpus(((" \t", "a b "), ("x", "\rc"))), LETTERS)
     assert pairs.sources.lengths.tolist() == [0, 1]
     assert sequences(pairs.targets) == [[97, 32, 98], [99]]

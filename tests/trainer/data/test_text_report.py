@@ -12,6 +12,7 @@ from trainer.data.text_report import (
     count_in_graph,
     describe_sides,
 )
+from trainer.data.tokenizer import Tokenizers
 from trainer.serving.translator import Translation
 
 
@@ -50,7 +51,8 @@ def test_more_than_a_thousandth_of_unknown_tokens_is_a_warning():
 
 def test_counts_of_an_exported_model_equal_those_of_training(module, tokenizer):
     texts = ["the dog", "", "the ｄog", "Ω dog", "the  dog ", "a\x0bdog", "a\u2028dog"]
-    expected = encode_pairs(PairCorpus(tuple((x, x) for x in texts)), tokenizer).counts["source"]
+    corpus = PairCorpus(tuple((x, x) for x in texts))
+    expected = encode_pairs(corpus, Tokenizers.shared(tokenizer)).counts["source"]
     assert count_in_graph(module, [text.encode() for text in texts]) == expected
     assert (expected.unknown, expected.normalized) == (1, 3)
     assert count_in_graph(module, []) == TextCounts()

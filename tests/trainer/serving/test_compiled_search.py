@@ -8,6 +8,7 @@ import tensorflow as tf
 from subprocesses import run_python
 
 from t2t_relpos.models import TransformerConfig
+from trainer.data.tokenizer import Tokenizers
 from trainer.export import export
 from trainer.serving import search
 from trainer.serving.signatures import TranslationModule, TranslationSettings
@@ -56,8 +57,8 @@ def searched_sizes(monkeypatch):
 @pytest.fixture
 def random_module(tokenizer):
     """Returns `random_module(**settings)`: a `TranslationModule` of a `RandomModel`."""
-    model = RandomModel(tokenizer.vocab_size)
-    return lambda **settings: TranslationModule(model, tokenizer, TranslationSettings(**settings))
+    model, tokenizers = RandomModel(tokenizer.vocab_size), Tokenizers.shared(tokenizer)
+    return lambda **settings: TranslationModule(model, tokenizers, TranslationSettings(**settings))
 
 
 def assert_same(answer, expected):

@@ -31,6 +31,7 @@ KINDS = {
     "no positions": {"position": "none"},
     "relative and sinusoidal": {"position": "relative+sinusoidal"},
     "untied embeddings": {"tie_embeddings": False},
+    "two vocabularies": {"tie_embeddings": False, "source_vocab_size": 61},
     "target space and sinusoids": {
         "target_space_id": 7,
         "position": "sinusoidal",
@@ -40,7 +41,7 @@ KINDS = {
 }
 POST_NORM = ["relative", "sinusoidal", "epsilon"]
 CASES = [(kind, True) for kind in KINDS] + [(kind, False) for kind in POST_NORM]
-QUICK = [("relative", True), ("sinusoidal", False)]
+QUICK = [("relative", True), ("sinusoidal", False), ("two vocabularies", True)]
 
 
 def random_model(rng, **settings):
@@ -82,7 +83,9 @@ def translator(build, tmp_path):
     import ctranslate2
 
     def make(model, name="model"):
-        spec = build(model, [str(i) for i in range(model.config.vocab_size)], 2)
+        target = model.config.vocab_size
+        sizes = model.config.source_vocab_size or target, target
+        spec = build(model, *(list(map(str, range(size))) for size in sizes), 2)
         spec.optimize()
         (tmp_path / name).mkdir()
         spec.save(str(tmp_path / name))
@@ -131,6 +134,8 @@ def test_greedy_and_beam_search_equal_ctranslate2(kind, normalize_first, rng, tr
     # Only the decoder's learned positions are extended, so the longest source is left out.
     sources = SOURCES if kind != "learned, shorter than outputs" else SOURCES[1:]
     length = LENGTH if kind != "learned, shorter than outputs" else 17
+    if model.config.source_vocab_size is not None:  # Some ids are not in the target's vocabulary.
+        sources = [[i if i == EOS_ID else i + 18 for i in ids] for ids in sources]
 
     greedy = {"beam_size": 1, "length_penalty": 0, "max_decoding_length": length}
     ids, scores = translate(peer, sources, **greedy)
@@ -154,10 +159,6 @@ def test_recorded_models_of_tensor2tensor_equal_ctranslate2(translator):
             continue
         recorded = recorded_model.RecordedModel(name)
         model, inputs = recorded.model, recorded.recorded("forward")["inputs"]
-        if model.config.source_vocab_size is not None:
-            with pytest.raises(ValueError, match="one vocabulary of source and target"):
-                translator(model, name)
-            continue
         sources = [row[row != 0].tolist() for row in inputs]
         sources = [row if row[-1] == EOS_ID else row + [EOS_ID] for row in sources if len(row)]
         peer = translator(model, name)
@@ -225,4 +226,4 @@ def test_padding_is_excluded_from_search_and_softmax(rng, translator):
 def test_unsupported_architecture_raises(build, settings, message):
     config = small_config(hidden_dim=4, num_heads=2, **settings)
     with pytest.raises(ValueError, match=f"Expected .*{re.escape(message)}"):
-        build(SimpleNamespace(config=config), [], 2)
+        build(SimpleNamespace(config=config), [], [], 2)

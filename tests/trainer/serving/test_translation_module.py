@@ -13,6 +13,7 @@ from examples.synthetic_corpus import generate
 from t2t_relpos.models import TransformerConfig
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.data.subword_tokenizer import SubwordTokenizer
+from trainer.data.tokenizer import Tokenizers
 from trainer.serving.signatures import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translator
 
@@ -35,7 +36,9 @@ def test_length_limit_depends_on_each_source_length():
     text = [word for pair in generate("train", size=59) for word in pair]
     tokenizer = SentencePieceTokenizer.train(text, vocab_size=101)
     module = TranslationModule(
-        EndlessModel(101), tokenizer, TranslationSettings(beam_size=3, extra_length=7)
+        EndlessModel(101),
+        Tokenizers.shared(tokenizer),
+        TranslationSettings(beam_size=3, extra_length=7),
     )
     sentences = ["the man", "the man sees the dog in the house", "a"]
     piece = tokenizer.detokenize(tf.constant([[5, 0], [5, 5]])).numpy()
@@ -51,7 +54,8 @@ def test_spaces_around_sentences_do_not_change_translations_of_imported_models()
     vocabulary = Path(__file__).parents[2] / "reference" / "subwords" / "sentences.vocab"
     tokenizer = SubwordTokenizer.from_file(vocabulary)
     settings = TranslationSettings(beam_size=2, extra_length=3)
-    module = TranslationModule(EndlessModel(tokenizer.vocab_size), tokenizer, settings)
+    model, tokenizers = EndlessModel(tokenizer.vocab_size), Tokenizers.shared(tokenizer)
+    module = TranslationModule(model, tokenizers, settings)
     blank, none, plain, padded = Translator(module.serve, module)([" ", "", "a dog", " a dog\t "])
     assert blank == none == (b"", 0.0, False, None)
     assert padded == plain and plain.text
@@ -103,4 +107,4 @@ def test_model_that_does_not_fit_raises(tokenizer, settings, message):
     model = SimpleNamespace(config=TransformerConfig(**settings))
     limits = TranslationSettings(max_input_length=31, max_beam_size=widest)
     with pytest.raises(ValueError, match=message):
-        TranslationModule(model, tokenizer, limits)
+        TranslationModule(model, Tokenizers.shared(tokenizer), limits)

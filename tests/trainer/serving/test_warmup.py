@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
+from trainer.data.tokenizer import Tokenizers
 from trainer.serving import warmup
 from trainer.serving.translation_settings import TranslationSettings
 from trainer.serving.warmup import prediction_log
@@ -90,7 +91,7 @@ def test_warmup_requests_have_the_model_name_and_valid_arguments(exported_dir, l
 def test_warmup_requests_have_all_compiled_sizes(tokenizer):
     settings = TranslationSettings(max_input_length=40, jit_compile=True)
     found = set()
-    for signature, inputs in warmup.warmup_requests(tokenizer, settings):
+    for signature, inputs in warmup.warmup_requests(Tokenizers.shared(tokenizer), settings):
         if signature == "serving_default":
             ids = tokenizer.tokenize(inputs["text"]).to_tensor()
             found.add((len(ids), next((n for n in (16, 32, 40) if n >= ids.shape[1]), 40)))

@@ -21,7 +21,7 @@ def corpus():
 @pytest.fixture
 def parts(trained_model_dir):
     directory = ModelDirectory.open(trained_model_dir)
-    return directory.load_model(), directory.load_tokenizer()
+    return directory.load_model(), directory.load_tokenizers()
 
 
 @pytest.mark.slow
@@ -38,8 +38,8 @@ def test_bleu_and_samples_equal_greedy_translations(trained_model_dir, parts, co
 
 
 def test_translations_use_the_current_weights(parts, corpus):
-    model, tokenizer = parts
-    translate = DevTranslator(model, tokenizer, corpus, longest=60)
+    model, tokenizers = parts
+    translate = DevTranslator(model, tokenizers, corpus, longest=60)
     assert translate().bleu > 0
     before = model.get_weights()
     model.set_weights([0 * weight for weight in before])
