@@ -37,6 +37,15 @@ TRANSLATION, LANGUAGE_MODEL = "translation", "language_model"
 LOCK_NAME = ".lock"
 
 
+def sides(*, is_shared: bool) -> tuple[str, ...]:
+    """Returns the sides of `ModelDirectory.vocabulary_file`, in the order of `Tokenizers`.
+
+    Args:
+        is_shared: whether source and target share a vocabulary.
+    """
+    return ("",) if is_shared else ("source", "target")
+
+
 class ModelDirectory:
     """A model directory: its paths, and methods that read and write its files.
 
@@ -160,22 +169,18 @@ class ModelDirectory:
             kind: kind of tokenizer, "sentencepiece" or "subwords".
             side: "source" or "target" if each has a vocabulary of its own.
         """
-        return self.path / f"vocab{side and f'.{side}'}{VOCABULARY_SUFFIXES[kind]}"
+        name = f"vocab.{side}" if side else "vocab"
+        return self.path / f"{name}{VOCABULARY_SUFFIXES[kind]}"
 
-    def save_tokenizers(self, tokenizers, kind: str = "sentencepiece") -> list[Path]:
+    def save_tokenizers(self, tokenizers, kind: str = "sentencepiece"):
         """Writes the vocabulary, or those of source and target. `write_config` records them.
 
         Args:
             tokenizers: the `trainer.data.tokenizer.Tokenizers`.
             kind: kind of tokenizer, "sentencepiece" or "subwords".
-
-        Returns:
-            The paths of the files.
         """
-        files = [self.vocabulary_file(kind, side) for side in _sides(tokenizers.is_shared)]
-        for file, tokenizer in zip(files, tokenizers):
-            tokenizer.save(file)
-        return files
+        for side, tokenizer in zip(sides(is_shared=tokenizers.is_shared), tokenizers):
+            tokenizer.save(self.vocabulary_file(kind, side))
 
     def write_config(
         self,
@@ -196,7 +201,7 @@ class ModelDirectory:
             is_shared: whether source and target share a vocabulary.
         """
         config = {"format_version": FORMAT_VERSION, "model": kind, "architecture": architecture}
-        for side in _sides(is_shared):
+        for side in sides(is_shared=is_shared):
             entry = {"kind": tokenizer}
             if tokenizer != "none":
                 vocabulary = self.vocabulary_file(tokenizer, side)
@@ -385,11 +390,6 @@ class ModelDirectory:
     def read_run(self) -> dict:
         """Returns the settings in run.json, or an empty dict if there is no such file."""
         return _read_json(self.run_file) if self.run_file.is_file() else {}
-
-
-def _sides(is_shared):
-    """Returns the sides of `vocabulary_file`, in the order of `Tokenizers`."""
-    return ("",) if is_shared else ("source", "target")
 
 
 def _distinct(names):

@@ -1,9 +1,12 @@
 """Tests of models whose source and target have vocabularies of their own."""
 
 import contextlib
+import errno
 import io
 import json
+import os
 import re
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -192,6 +195,22 @@ def test_start_that_trained_nothing_can_change_the_number_of_vocabularies(small_
         prepare(tmp_path / "model", small_run, **sizes)
         assert vocabularies(tmp_path / "model") == files
     assert "vocab" not in ModelDirectory.open(tmp_path / "model").read_run()
+
+
+def test_failed_start_leaves_no_vocabulary(small_run, tmp_path):
+    directory = ModelDirectory.create(tmp_path / "model")
+    saved = []
+
+    def save(self, path):
+        if saved:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        saved.append(path)
+        path.write_bytes(b"written before the disk was full")
+
+    with mock.patch.object(SentencePieceTokenizer, "save", save):
+        with pytest.raises(OSError, match="No space left"):
+            Preparation(small_run.config(directory.path, **SIZES), directory)
+    assert saved and not vocabularies(directory.path)
 
 
 @pytest.mark.parametrize(

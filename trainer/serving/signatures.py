@@ -260,9 +260,8 @@ class TranslationModule(tf.Module):
 
     def _texts(self, found):
         flat = tf.reshape(found.ids, [-1, tf.shape(found.ids)[2]])
-        return tf.reshape(
-            self.tokenizers.target.detokenize(flat), tf.shape(found.scores)
-        ), found.scores
+        texts = self.tokenizers.target.detokenize(flat)
+        return tf.reshape(texts, tf.shape(found.scores)), found.scores
 
 
 class TextModule(tf.Module):

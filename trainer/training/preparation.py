@@ -22,7 +22,7 @@ from trainer.data.sentencepiece_tokenizer import NORMALIZATIONS, SentencePieceTo
 from trainer.data.text_files import read_text
 from trainer.data.text_report import describe_sides
 from trainer.data.tokenizer import Tokenizers
-from trainer.model_dir import TRANSLATION, ModelDirectory
+from trainer.model_dir import TRANSLATION, ModelDirectory, sides
 from trainer.training.checkpoints import Checkpoints
 
 
@@ -219,14 +219,13 @@ class Preparation:
         Args:
             requested: the given settings of a `RunConfig`. The tokenizers must agree with them.
         """
+        tokenizers, origin = None, self.directory.path
         if self.directory.is_configured and not self._is_left_over:
-            tokenizers, origin = self.directory.load_tokenizers(), self.directory.path
+            tokenizers = self.directory.load_tokenizers()
         elif self.parent is not None:
             tokenizers, origin = self.parent.load_tokenizers(), self.parent.path
         elif not self._is_left_over:
-            tokenizers, origin = _given_tokenizers(self.directory), self.directory.path
-        else:
-            return None
+            tokenizers = _given_tokenizers(self.directory)
         if tokenizers is None:
             return None
         names = "normalization", "byte_fallback"
@@ -280,16 +279,16 @@ class Preparation:
             directory.check_same(recorded, architecture, "configuration")
             return
         kind = "sentencepiece" if self.parent is None else self.parent.tokenizer_kind
+        written = [directory.vocabulary_file(kind, side) for side in sides(is_shared=is_shared)]
         before = directory.vocabulary_files if self._is_left_over else []
         directory.run_file.unlink(missing_ok=True)  # of an earlier start
-        written = directory.save_tokenizers(self.tokenizers, kind)
         try:
+            directory.save_tokenizers(self.tokenizers, kind)
             directory.write_config(architecture, kind, self._made_from, is_shared=is_shared)
         except OSError:
             # Without config.json, the next start would take the vocabularies for given ones.
-            if self._made_from is not None:
-                for file in written:
-                    file.unlink()
+            for file in written if self._made_from is not None else ():
+                file.unlink(missing_ok=True)
             raise
         for file in set(before) - set(written):
             file.unlink(missing_ok=True)
