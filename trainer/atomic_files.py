@@ -8,7 +8,6 @@ or a descriptor of a process, such as `/dev/stdout`. It is never replaced: bytes
 import contextlib
 import ctypes
 import errno
-import fcntl
 import glob
 import os
 import re
@@ -19,15 +18,10 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, TextIO
-
-CHOOSE_OUTPUT = "Choose an --output in a folder that exists and can be written."
+from typing import BinaryIO
 
 _SECONDS_PER_DAY = 86_400
-# The standard streams, and the names of descriptors after links to their folder are followed.
 _STANDARD_STREAMS = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
-_DESCRIPTOR = re.compile(r"(?:/proc/(\d+)(?:/task/\d+)?|/dev)/fd/(\d+)")
-_MOST_LINKS = 40
 # Constants of renameat2, from Linux's fcntl.h and fs.h.
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
@@ -58,34 +52,8 @@ def atomic_file(path: str | os.PathLike) -> Iterator[Path]:
                 _replace_file(temporary, target)
 
 
-class OutputFile:
-    """A file or stream to write to. OSErrors of its methods name `path`."""
-
-    def __init__(self, file: BinaryIO | TextIO, path: str | os.PathLike):
-        self._file = file
-        self._path = path
-
-    def __getattr__(self, name):
-        return getattr(self._file, name)
-
-    def write(self, data: bytes | str) -> int:
-        """Appends data."""
-        with _naming(self._path):
-            return self._file.write(data)
-
-    def flush(self):
-        """Passes all data on to the system."""
-        with _naming(self._path):
-            self._file.flush()
-
-    def close(self):
-        """Closes the file."""
-        with _naming(self._path):
-            self._file.close()
-
-
 @contextlib.contextmanager
-def output_file(path: str | os.PathLike) -> Iterator[OutputFile]:
+def output_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
     """Opens a file to write bytes to. It replaces `path` when the block ends without an error.
 
     A stream receives the data whenever the file is flushed.
@@ -94,16 +62,16 @@ def output_file(path: str | os.PathLike) -> Iterator[OutputFile]:
     if is_stream(path):
         with _naming(path):
             stream = _open_stream(path)
-        with contextlib.closing(OutputFile(stream, path)) as file:
-            yield file
+        with stream:
+            yield stream
         return
     with contextlib.ExitStack() as stack:
         with _naming(path):
             target = _follow_links(path)
             temporary = stack.enter_context(_temporary_directory(target)) / target.name
             opened = open(temporary, "wb")
-        with contextlib.closing(OutputFile(opened, path)) as file:
-            yield file
+        with opened:
+            yield opened
         with _naming(path):
             flush(temporary)
             _replace_file(temporary, target)
@@ -119,8 +87,8 @@ def write_text(path: str | os.PathLike, text: str):
 def atomic_directory(path: str | os.PathLike) -> Iterator[Path]:
     """Replaces the directory `path` atomically when the block ends without an error.
 
-    A link is followed. Where the file system can't exchange two directories, the files of an
-    existing directory are replaced one by one. The path exists at all times in both cases.
+    A link is followed. If the file system can't exchange two directories, an existing directory
+    is missing for a moment.
 
     Yields:
         An empty temporary directory next to the final one. Missing parents are created.
@@ -146,7 +114,9 @@ def _replace_directory(temporary, target):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     _copy_mode(target, temporary)
     if not _exchange(temporary, target):
-        _replace_content(target, temporary)
+        with _temporary_directory(target) as old:
+            target.rename(old / target.name)
+            temporary.rename(target)
 
 
 def _exchange(one, other):
@@ -158,57 +128,28 @@ def _exchange(one, other):
     return renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0
 
 
-def _replace_content(directory, new):
-    """Moves all entries of the directory `new` to `directory`, and removes all other entries."""
-    entries = sorted(entry.relative_to(new) for entry in new.rglob("*"))
-    for entry in entries:
-        old, is_directory = directory / entry, (new / entry).is_dir()
-        if old.exists() and is_directory != old.is_dir():
-            old.unlink() if is_directory else shutil.rmtree(old)
-        if is_directory:
-            old.mkdir(exist_ok=True)
-        else:
-            os.replace(new / entry, old)
-    for old in sorted(directory.rglob("*"), reverse=True):
-        if old.relative_to(directory) not in entries:
-            old.rmdir() if old.is_dir() and not old.is_symlink() else old.unlink()
-
-
 def is_stream(path: str | os.PathLike) -> bool:
-    """Returns whether a path is a pipe, a device or a descriptor, also through links."""
-    return _find_descriptor(path) is not None or (
+    """Returns whether a path is a pipe, a device or a descriptor of this process."""
+    return _descriptor(path) is not None or (
         os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
     )
 
 
-def _find_descriptor(path):
-    """Returns (process id, descriptor) if `path` names one, also through links, or None.
-
-    `os.path.realpath` would return the file or pipe of the descriptor instead.
-    """
-    path = os.path.join(os.getcwd(), os.fspath(path))
-    for _ in range(_MOST_LINKS):
-        folder = os.path.realpath(os.path.dirname(path))
-        path = os.path.join(folder, os.path.basename(path))
-        if path in _STANDARD_STREAMS:
-            return os.getpid(), _STANDARD_STREAMS[path]
-        if found := _DESCRIPTOR.fullmatch(path):
-            return int(found[1] or os.getpid()), int(found[2])
-        if not os.path.islink(path):
-            return None
-        path = os.path.join(folder, os.readlink(path))
-    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+def _descriptor(path):
+    """Returns the descriptor that `path` names, such as 1 for /dev/stdout, or None."""
+    path = os.path.abspath(path)
+    found = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", path)
+    return int(found[1]) if found else _STANDARD_STREAMS.get(path)
 
 
 def _open_stream(path):
-    """Opens a stream without truncating its file, at its current position."""
-    process, descriptor = _find_descriptor(path) or (None, None)
-    if process == os.getpid():
-        for printed in (sys.stdout, sys.stderr):
-            if printed is not None:
-                printed.flush()
-        return os.fdopen(os.dup(descriptor), "wb")
-    return open(path, "wb" if process is None else "ab")
+    """Opens a stream. A descriptor is written at its position, and its file is not truncated."""
+    descriptor = _descriptor(path)
+    if descriptor is None:
+        return open(path, "wb")
+    for printed in (sys.stdout, sys.stderr):
+        printed.flush()
+    return os.fdopen(os.dup(descriptor), "wb")
 
 
 def _follow_links(path):
@@ -264,38 +205,13 @@ def _temporary_directory(path):
 def check_writable(path: str | os.PathLike):
     """Raises OSError if a file can't be written. The file is not changed, and no pipe is opened."""
     with _naming(path):
-        process, descriptor = _find_descriptor(path) or (None, None)
-        if process == os.getpid():
-            if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
-                raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-        elif os.path.isdir(path):
+        if os.path.isdir(path):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        elif os.path.exists(path) and not os.access(path, os.W_OK):
+        if os.path.exists(path) and not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        elif not is_stream(path):
+        if not is_stream(path):
             with _temporary_directory(_follow_links(path)):
                 pass
-
-
-@contextlib.contextmanager
-def explaining_write_errors(description: str, path: str | os.PathLike, remedy: str, errors=OSError):
-    """Converts a write error inside the `with` block to a ValueError with a remedy.
-
-    Args:
-        description: name of the file or directory in the message, such as "an --output_dir".
-        path: the path that the block writes.
-        remedy: last sentence of the message.
-        errors: the type of the errors, or a tuple of types.
-    """
-    try:
-        yield
-    except errors as error:
-        # Errors of TensorFlow contain the name and the attributes of an operation.
-        full = os.strerror(errno.ENOSPC)
-        reason = full if full in str(error) else getattr(error, "strerror", None) or error
-        raise ValueError(
-            f"Expected {description} that can be written. Received: {path} ({reason}). {remedy}"
-        ) from error
 
 
 def remove_directory(path: str | os.PathLike):

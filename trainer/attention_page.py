@@ -72,13 +72,9 @@ class SentencePair(NamedTuple):
 def make_sentence_pair(
     transformer, tokenizers, source: str, target: str | None = None
 ) -> SentencePair:
-    """Returns a tokenized sentence pair. If `target` is None, the model generates it.
+    """Returns a tokenized sentence pair. If `target` is None, the default beam search generates it.
 
-    Args:
-        transformer: a `t2t_relpos.models.Transformer`.
-        tokenizers: the model's `trainer.data.tokenizer.Tokenizers`.
-        source: source sentence.
-        target: its translation, or None to generate it with the default beam search.
+    `tokenizers` are the model's `trainer.data.tokenizer.Tokenizers`.
 
     Raises:
         ValueError: if a sentence is empty, or longer than the model or the page supports.
@@ -276,8 +272,6 @@ def render_page(
     """Returns the page as one HTML document.
 
     Args:
-        config: configuration of the Transformer.
-        pair: the sentences.
         names: name of every token id of the source, and of every token id of the target.
         maps: attention maps, from `record_attention_maps`.
         norms: row norms of the relative-position tables, from `read_table_norms`.
@@ -335,6 +329,12 @@ def _render_kind(kind, layers, norms, axes):
         parts.append(f"<h3>Relative-position tables</h3><p>{caption}</p>")
         parts.append(draw_table_norms(norms, causal=causal))
     return "\n".join(part if isinstance(part, str) else _render(part) for part in parts)
+
+
+def render_figures(figures: list[go.Figure]) -> str:
+    """Returns an HTML document of figures."""
+    head = f'<meta charset="utf-8"><script>{get_plotlyjs()}</script>'
+    return "\n".join(["<!doctype html>", head, *map(_render, figures)])
 
 
 def _render(figure):

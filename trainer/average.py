@@ -27,38 +27,27 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     define("output_dir", str, "Model directory to create.", required=True)
 
 
-def mean_weights(directory: ModelDirectory, paths: Sequence[Path]):
-    """Returns the Transformer with the mean weights of several checkpoints.
+def mean_weights(paths: Sequence[Path]) -> dict:
+    """Returns the mean weights of checkpoints, as arrays by key.
 
     Weights are summed in float64. States of seed generators are those of the last checkpoint.
 
-    Args:
-        directory: model directory of the run.
-        paths: folders of the checkpoints.
-
     Raises:
-        ValueError: if a checkpoint is missing or corrupt, or has another architecture.
+        ValueError: if a checkpoint is missing or corrupt.
 
     Reference: tensor2tensor `utils.avg_checkpoints`.
     """
     import numpy as np
 
-    from trainer.training.checkpoints import load_transformer, restore_transformer
+    from trainer.training.checkpoints import read_weights
 
-    transformer = load_transformer(directory, paths[0])
-    weights = [
-        variable
-        for variable in transformer.variables
-        if np.issubdtype(np.dtype(variable.dtype), np.floating)
-    ]
-    sums = [np.zeros(weight.shape) for weight in weights]
+    sums = {}
     for path in paths:
-        restore_transformer(transformer, path)
-        for total, weight in zip(sums, weights):
-            total += weight.numpy()
-    for total, weight in zip(sums, weights):
-        weight.assign(total / len(paths))
-    return transformer
+        arrays = read_weights(path)
+        for key, array in arrays.items():
+            if np.issubdtype(array.dtype, np.floating):
+                sums[key] = sums.get(key, 0.0) + np.float64(array)
+    return arrays | {key: np.float32(total / len(paths)) for key, total in sums.items()}
 
 
 def write_average(directory: ModelDirectory, paths: Sequence[Path], output_dir: str | os.PathLike):
@@ -66,27 +55,21 @@ def write_average(directory: ModelDirectory, paths: Sequence[Path], output_dir: 
 
     Its run.json has the settings of the run and lists the checkpoints under `averaged`.
 
-    Args:
-        directory: the run's model directory.
-        paths: folders of the checkpoints.
-        output_dir: the model directory to write.
-
     Raises:
-        ValueError: if `output_dir` exists or can't be written, or a checkpoint is missing or
-            corrupt.
+        ValueError: if `output_dir` exists, or a checkpoint is missing or corrupt.
+        OSError: if `output_dir` can't be written.
     """
+    from trainer.training.checkpoints import make_transformer
+
     output_dir = Path(output_dir)
     _check_new(output_dir)
     files = [directory.config_file, *directory.vocabulary_files]
-    transformer = mean_weights(directory, paths)
+    transformer = make_transformer(directory, mean_weights(paths))
     averaged = {
         "model_dir": str(directory.path),
         "checkpoints": [str(path.relative_to(directory.path)) for path in paths],
     }
-    with (
-        atomic_files.explaining_write_errors("an --output_dir", output_dir, "Choose another one."),
-        atomic_files.atomic_directory(output_dir) as temporary,
-    ):
+    with atomic_files.atomic_directory(output_dir) as temporary:
         average = ModelDirectory(temporary)
         for file in files:
             shutil.copyfile(file, temporary / file.name)

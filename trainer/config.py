@@ -201,9 +201,6 @@ class RunConfig:
     clip_norm: float | None = setting(
         "Clip gradients to this global norm. Default: no clipping.", above=0.0
     )
-    steps_per_execution: int = setting(
-        "Updates per call of the compiled function.", 1, at_least=1, fixed=False
-    )
     checkpoint_every: int | None = setting(
         "Updates between checkpoints." + _RECIPE, at_least=1, fixed=False
     )
@@ -303,11 +300,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
 
 
 def _check_together(config):
-    """Checks combinations of settings of a `RunConfig`.
-
-    Raises:
-        ValueError: if settings contradict each other, or one requires another that is missing.
-    """
+    """Raises ValueError if settings contradict each other or require others that are missing."""
     if not config.model_dir:
         raise ValueError(
             "Expected a directory for the model. Received: none. Give one with --model_dir."
@@ -323,7 +316,6 @@ def _check_together(config):
                 f"fixed. Received: {getattr(config, name)}. Leave it out."
             )
     _check_data(config)
-    _check_steps(config)
     if config.bleu_tokenize is not None:
         check_bleu_tokenize(config.bleu_tokenize)
     if config.jit_compile and config.deterministic:
@@ -331,69 +323,32 @@ def _check_together(config):
             "Expected either jit_compile or deterministic, because XLA has no deterministic "
             "version of some operations. Received: both. Leave one of them out."
         )
-    if config.strategy in ("mirrored", "multiworker"):
-        _check_several_devices(config)
-
-
-def _check_data(config):
-    _check_pair(config, "train")
-    _check_pair(config, "dev")
-    if config.data in (None, "files") and not config.train_source:
-        raise ValueError(
-            "Expected training data. Received: none. Give --train_source and --train_target, or "
-            "--data=NAME of a TensorFlow Datasets set."
-        )
-    if config.data_dir is not None and config.data in (None, "files"):
-        raise ValueError(
-            "Expected data_dir only with a set of TensorFlow Datasets. Received: "
-            f"{config.data_dir!r} with {config.data or 'text files'}. Leave it out."
-        )
-    if config.data not in (None, "files"):
-        for name in ("train_source", "dev_source"):
-            if getattr(config, name):
-                raise ValueError(
-                    f"Expected either {name} or data={config.data!r}. Received: both. Leave one "
-                    "of them out."
-                )
-    elif config.direction is not None:
-        raise ValueError(
-            f"Expected no direction with text files. Received: direction={config.direction!r}. "
-            "Swap the source and target files instead."
-        )
-
-
-def _check_pair(config, split):
-    source, target = getattr(config, f"{split}_source"), getattr(config, f"{split}_target")
-    if bool(source) != bool(target):
-        given, missing = ("source", "target") if source else ("target", "source")
-        raise ValueError(
-            f"Expected {split}_source and {split}_target together. Received: {split}_{given} "
-            f"only. Give --{split}_{missing} too."
-        )
-
-
-def _check_steps(config):
-    if config.steps_per_execution == 1:
-        return
-    for name in ("checkpoint_every", "evaluate_every", "train_steps"):
-        steps = getattr(config, name)
-        if steps is not None and steps % config.steps_per_execution:
-            raise ValueError(
-                f"Expected {name} to be a multiple of steps_per_execution. "
-                f"Received: {name}={steps}, steps_per_execution={config.steps_per_execution}."
-            )
-
-
-def _check_several_devices(config):
-    if config.steps_per_execution > 1:
-        raise ValueError(
-            f"Expected steps_per_execution to be 1 with the strategy {config.strategy}: with "
-            "several devices, Keras can't run several steps of batches of different shapes. "
-            f"Received: {config.steps_per_execution}. Use 1, or --strategy=one."
-        )
     if config.jit_compile and config.strategy == "multiworker":
         raise ValueError(
             "Expected no jit_compile with the strategy multiworker: XLA can't compile a step that "
             "runs on several machines. Received: jit_compile=True. Leave it out, or use "
             "--strategy=mirrored on one machine."
         )
+
+
+def _check_data(config):
+    for split in ("train", "dev"):
+        sides = {side: getattr(config, f"{split}_{side}") for side in ("source", "target")}
+        missing = [side for side, files in sides.items() if not files]
+        if len(missing) == 1:
+            raise ValueError(
+                f"Expected {split}_source and {split}_target together. Received: one of them. Give "
+                f"--{split}_{missing[0]} too."
+            )
+    if config.data in (None, "files") and not config.train_source:
+        raise ValueError(
+            "Expected training data. Received: none. Give --train_source and --train_target, or "
+            "--data=NAME of a TensorFlow Datasets set."
+        )
+    is_text = config.data in (None, "files")
+    for name in ("data_dir", "direction") if is_text else ("train_source", "dev_source"):
+        if getattr(config, name):
+            raise ValueError(
+                f"Expected no {name} with {'text files' if is_text else f'data={config.data!r}'}. "
+                f"Received: {getattr(config, name)!r}. Leave one of them out."
+            )

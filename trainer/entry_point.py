@@ -9,10 +9,12 @@ import ctypes
 import errno
 import logging
 import os
+import runpy
 import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from absl import app, flags
 from absl import logging as absl_logging
@@ -39,15 +41,9 @@ _NEVER = 2**31 - 1
 def define_flag(
     values: flags.FlagValues, name: str, flag_type: type, help: str, default=None, **options
 ):
-    """Defines an absl flag by its Python type.
+    """Defines an absl flag by its Python type: `bool`, `float`, `int`, `list` or `str`.
 
-    Args:
-        values: the `FlagValues` to define the flag in.
-        name: name of the flag.
-        flag_type: `bool`, `float`, `int`, `list` or `str`.
-        help: help text.
-        default: default value.
-        **options: `choices`, the allowed values, or further arguments of absl's `DEFINE_*`.
+    `options` are `choices`, the allowed values, and further arguments of absl's `DEFINE_*`.
     """
     choices = options.pop("choices", None)
     if choices:
@@ -75,27 +71,14 @@ def run(
     """
     reject_arguments(argv)
     streams.prepare()
-    with streams.as_logs("stderr"), streams.named_output():
+    with streams.as_logs("stderr"):
         try:
             with errors_as_exit_codes(name), contextlib.suppress(BrokenPipeError):
                 import_tensorflow()
                 program(values)
-                if sys.stdout is not None:
-                    sys.stdout.flush()
+                sys.stdout.flush()
         finally:
             streams.flush_or_discard(sys.stdout)
-
-
-class Interrupted(KeyboardInterrupt):
-    """A signal has ended the program, which has written its files.
-
-    Args:
-        received: the signal.
-    """
-
-    def __init__(self, received: signal.Signals):
-        super().__init__()
-        self.received = received
 
 
 @contextlib.contextmanager
@@ -104,31 +87,43 @@ def errors_as_exit_codes(
 ) -> Iterator[None]:
     """Ends the program with one line on stderr, without a traceback, if the block raises an error.
 
-    The exit code is 1 for errors, and 128 plus the signal after Ctrl-C and `Interrupted`.
+    The exit code is 1 for errors, and that of `exit_interrupted` after Ctrl-C.
 
     Args:
         name: name of the program, such as `trainer.export`.
         errors: classes of errors in addition to OSError. Other errors have a traceback.
-        remedy: function that returns what to do after an interruption.
+        remedy: function that returns what to do after an interruption or an OSError.
     """
     try:
         yield
     except errors as error:
         sys.exit(f"{name}: {error}")
     except OSError as error:
-        sys.exit(f"{name}: {_describe(error)}")
-    except KeyboardInterrupt as error:
-        received = error.received if isinstance(error, Interrupted) else signal.SIGINT
-        print(f"\n{name}: interrupted. {remedy()}".rstrip(), file=sys.stderr)
-        # The exit code by which shells report a signal.
-        sys.exit(128 + received)
+        sys.exit(f"{name}: {_describe(error, remedy())}")
+    except KeyboardInterrupt:
+        exit_interrupted(name, signal.SIGINT, remedy())
 
 
-def _describe(error):
+def exit_interrupted(name: str, received: signal.Signals, remedy: str):
+    """Ends the program with the exit code by which shells report a signal."""
+    print(f"\n{name}: interrupted. {remedy}".rstrip(), file=sys.stderr)
+    sys.exit(128 + received)
+
+
+def _describe(error, remedy):
     received = error if error.filename is None else f"{error.filename} ({error.strerror})"
-    remedy = " Free space, then run the same command again."
-    remedy = remedy if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-    return f"Expected a file that can be read or written. Received: {received}.{remedy}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = f". {remedy}" if remedy else ", then run the same command again."
+        remedy = f"Free space{remedy}"
+    message = f"Expected a file that can be read or written. Received: {received}. {remedy}"
+    return message.rstrip()
+
+
+def run_console_script():
+    """Runs the program of the console script relpos-NAME, as `python -m trainer.NAME` does."""
+    name = Path(sys.argv[0]).stem.removeprefix("relpos-").replace("-", "_")
+    # With --help, absl lists the flags of the module __main__.
+    runpy.run_module(f"trainer.{name}", run_name="__main__", alter_sys=True)
 
 
 def reject_arguments(argv: list[str]):

@@ -189,7 +189,7 @@ def _check_metrics(values):
 
 
 def _check_output(values, count):
-    """Raises ValueError if --output can't be written. Called before the first translation."""
+    """Raises an error if --output can't be written. Called before the first translation."""
     if (path := values.output) is None:
         return
     for name in ("source", "target"):
@@ -200,17 +200,12 @@ def _check_output(values, count):
             f"Expected a single test set with --output. Received: {count}. Evaluate them "
             "separately."
         )
-    with atomic_files.explaining_write_errors("a file", path, atomic_files.CHOOSE_OUTPUT):
-        atomic_files.check_writable(path)
+    atomic_files.check_writable(path)
 
 
 def _write_output(path, hypotheses):
-    if path is None:
-        return
-    text = "".join(f"{hypothesis}\n" for hypothesis in hypotheses)
-    remedy = "Its content is unchanged. Free space, then run the same command again."
-    with atomic_files.explaining_write_errors("a file", path, remedy):
-        atomic_files.write_text(path, text)
+    if path is not None:
+        atomic_files.write_text(path, "".join(f"{hypothesis}\n" for hypothesis in hypotheses))
 
 
 def _run(values):

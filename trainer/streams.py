@@ -7,16 +7,18 @@ gone or the disk is full, the program continues.
 import contextlib
 import itertools
 import os
-import stat
 import sys
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO, TextIO
 
 from trainer import atomic_files
-from trainer.atomic_files import OutputFile
 from trainer.data.text_files import check_format, open_text, read_lines
 
-_NAMES = {"stdout": "the standard output", "stderr": "the standard error"}
+_NAMES = {
+    "stdin": "the standard input",
+    "stdout": "the standard output",
+    "stderr": "the standard error",
+}
 STANDARD = "-"
 PROMPT = "> "
 
@@ -28,45 +30,13 @@ def prepare():
     have the number of a standard stream, and messages of libraries would be written to it.
     Characters that the encoding of a stream doesn't have are printed as escape sequences.
     """
-    for descriptor in (0, 1, 2):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # returns the smallest number that is not in use
-    if sys.stderr is None:
-        # print(file=None) prints to the standard output.
-        sys.stderr = open(os.devnull, "w")
+    for name in _NAMES:
+        if getattr(sys, name) is None:
+            # `open` takes the smallest number that is not in use: that of the closed stream.
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))
     for stream in (sys.stdout, sys.stderr):
         if getattr(stream, "errors", None) == "strict":
             stream.reconfigure(errors="backslashreplace")
-
-
-def standard_input() -> BinaryIO:
-    """Returns the standard input, for bytes.
-
-    Raises:
-        ValueError: if it is closed.
-    """
-    if sys.stdin is None:
-        raise ValueError(
-            "Expected text on the standard input. Received: a closed one. Give --input=FILE, or "
-            "redirect a file to it."
-        )
-    return sys.stdin.buffer
-
-
-def standard_output() -> BinaryIO:
-    """Returns the standard output, for bytes.
-
-    Raises:
-        ValueError: if it is closed.
-    """
-    if sys.stdout is None:
-        raise ValueError(
-            "Expected a standard output for the results. Received: a closed one. Give "
-            "--output=FILE, or redirect it to a file."
-        )
-    return sys.stdout.buffer
 
 
 def write_line(line: str):
@@ -127,73 +97,47 @@ def as_logs(*names: str) -> Iterator[None]:
         *names: "stdout", "stderr" or both.
     """
     streams = {name: getattr(sys, name) for name in names}
-    with open(os.devnull, "w") as null:
-        for name, stream in streams.items():
-            setattr(sys, name, Log(null if stream is None else stream, _NAMES[name]))
-        try:
-            yield
-        finally:
-            for name, stream in streams.items():
-                setattr(sys, name, stream)
-                flush_or_discard(stream)
-
-
-@contextlib.contextmanager
-def named_output() -> Iterator[None]:
-    """Makes OSErrors of `sys.stdout` name it while the block runs."""
-    stream = sys.stdout
-    if stream is not None:
-        sys.stdout = OutputFile(stream, _NAMES["stdout"])
+    for name, stream in streams.items():
+        setattr(sys, name, Log(stream, _NAMES[name]))
     try:
         yield
     finally:
-        sys.stdout = stream
+        for name, stream in streams.items():
+            setattr(sys, name, stream)
+            flush_or_discard(stream)
 
 
-def flush_or_discard(stream: TextIO | None) -> bool:
-    """Flushes a stream. If that fails, redirects it to /dev/null and returns False.
+def flush_or_discard(stream: TextIO):
+    """Flushes a stream. If that fails, redirects it to /dev/null.
 
     The interpreter flushes the standard streams on exit. It would report the same error again.
     """
     try:
-        if stream is not None:
-            stream.flush()
-        return True
+        stream.flush()
     except (OSError, ValueError):
         with contextlib.suppress(OSError, ValueError):  # The stream may have no descriptor.
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        return False
 
 
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[BinaryIO]:
-    """Opens a file for reading, or the standard input for `-`. Decompresses gzip files.
-
-    Raises:
-        ValueError: if the file can't be read, or is not text.
-    """
+    """Opens a file for reading, or the standard input for `-`. Decompresses gzip files."""
     if path == STANDARD:
-        yield standard_input()
+        yield sys.stdin.buffer
         return
-    with contextlib.ExitStack() as stack:
-        try:
-            file = stack.enter_context(open_text(path))
-        except OSError as error:
-            raise ValueError(
-                f"Expected a file that can be read. Received: {path} ({error.strerror})."
-            ) from error
+    with open_text(path) as file:
         yield file
 
 
 @contextlib.contextmanager
-def writing(paths: Sequence[str]) -> Iterator[list[OutputFile]]:
+def writing(paths: Sequence[str]) -> Iterator[list[BinaryIO]]:
     """Opens files for writing, or the standard output for `-`.
 
     Regular files replace `paths` when the block ends without an error.
     """
     with contextlib.ExitStack() as stack:
         files = [
-            OutputFile(standard_output(), "the standard output")
+            sys.stdout.buffer
             if path == STANDARD
             else stack.enter_context(atomic_files.output_file(path))
             for path in paths
@@ -229,7 +173,7 @@ def typed_lines() -> Iterator[bytes]:
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  (input() edits lines once it is imported)
     sys.stdin.reconfigure(errors="surrogateescape")
-    prompted = sys.stdout if sys.stdout is not None and sys.stdout.isatty() else sys.stderr
+    prompted = sys.stdout if sys.stdout.isatty() else sys.stderr
     while True:
         try:
             with contextlib.redirect_stdout(prompted):
@@ -243,39 +187,22 @@ def typed_lines() -> Iterator[bytes]:
 def check_files(flags: dict[str, str]):
     """Checks that paths are different files, and outputs not *.gz. Ignores pipes and devices.
 
-    Args:
-        flags: paths by name of the flag.
-
     Raises:
         ValueError: if two paths refer to the same file, or an output is named *.gz.
     """
     seen = {}
     for name, path in flags.items():
-        is_plain = path != STANDARD and not atomic_files.is_stream(path)
-        if is_plain and name in ("output", "alignments", "tokens") and path.endswith(".gz"):
+        if path == STANDARD or atomic_files.is_stream(path):
+            continue
+        if name in ("output", "alignments", "tokens") and path.endswith(".gz"):
             raise ValueError(
                 f"Expected --{name} without .gz, because outputs are plain text. Received: {path}."
             )
-        file = _identify(name, path)
-        if file in seen:
+        other = seen.setdefault(os.path.realpath(path), name)
+        if other != name:
             raise ValueError(
-                f"Expected --{name} and --{seen[file]} to be different files. Received: {path} "
-                "for both."
+                f"Expected --{name} and --{other} to be different files. Received: {path} for both."
             )
-        if file is not None:
-            seen[file] = name
-
-
-def _identify(name, path):
-    """Returns a value that is equal for two names of a regular file, or None for other files."""
-    try:
-        if path == STANDARD:
-            status = os.fstat((sys.stdin if name == "input" else sys.stdout).fileno())
-        else:
-            status = os.stat(path)
-    except (OSError, AttributeError):  # The standard streams may be closed or replaced.
-        return None if path == STANDARD else os.path.realpath(path)
-    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
 def count_lines(file: BinaryIO) -> int | None:

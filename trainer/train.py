@@ -43,7 +43,6 @@ def train(config: RunConfig):
 
 def _train(config):
     from trainer.training.callbacks import NotFiniteError
-    from trainer.training.checkpoints import CheckpointError
     from trainer.training.strategy import WorkerLostError
     from trainer.training.training_run import TrainingRun
 
@@ -52,14 +51,14 @@ def _train(config):
         if run.worker_group.is_chief:
             print(run.describe(), flush=True)
             print(_progress(run.step, run.config.train_steps), flush=True)
-    errors = CheckpointError, NotFiniteError, WorkerLostError
+    errors = NotFiniteError, WorkerLostError
     with entry_point.errors_as_exit_codes(_NAME, errors, run.how_to_resume):
         try:
             run.fit()
         finally:
             run.directory.unlock()
         if run.signal is not None:
-            raise entry_point.Interrupted(run.signal)
+            entry_point.exit_interrupted(_NAME, run.signal, run.how_to_resume())
     if run.worker_group.is_chief:
         print(run.summary())
 

@@ -4,9 +4,9 @@
       --hparams=num_hidden_layers=16 --primer=x.mid --output=y.mid --picture=y.png
 """
 
+import importlib.util
 import os
 import sys
-from pathlib import Path
 
 # Must be set before TensorFlow is imported; hides its start-up log.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -18,7 +18,7 @@ from examples.music import performance
 from t2t_relpos import CausalLM
 from t2t_relpos.decoding import TopPSampler
 from t2t_relpos.t2t import config_from_hparams, load_t2t_weights, parse_hparams
-from trainer import import_t2t, png_plots
+from trainer import import_t2t
 
 FLAGS = flags.FLAGS
 
@@ -66,17 +66,20 @@ def print_counts(path, counts, num_notes):
 
 def write_picture(path, notes, primer):
     """Writes a piano roll, with a line where the notes `primer` end."""
-    figure, ((axes,),) = png_plots.make_figure(1, 1)
-    figure.set_size_inches(11, 3.6)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 3.6), dpi=150, layout="constrained")
+    axes = figure.subplots()
     for note in notes:
         axes.barh(note.pitch, note.end - note.start, 0.9, note.start, color="tab:blue")
     axes.axvline(max((note.end for note in primer), default=0), color="tab:gray")
     axes.set(xlabel="seconds", ylabel="key")
-    print(f"Wrote {png_plots.save_figure(figure, Path(path))}")
+    figure.savefig(path)
+    print(f"Wrote {path}")
 
 
 def _run():
-    if FLAGS.picture and not png_plots.has_matplotlib():
+    if FLAGS.picture and importlib.util.find_spec("matplotlib") is None:
         raise ValueError("--picture needs matplotlib. Run `pip install '.[plots]'`.")
     primer = read_primer(FLAGS.primer, FLAGS.max_primer) if FLAGS.primer else []
     model = load_model(FLAGS.checkpoint, FLAGS.hparams_set, FLAGS.hparams)

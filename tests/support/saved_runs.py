@@ -5,8 +5,7 @@ import pathlib
 import numpy as np
 
 from trainer.model_dir import ModelDirectory
-from trainer.training.checkpoints import Checkpoints, read_weights
-from trainer.training.variable_keys import model_keys
+from trainer.training.checkpoints import Checkpoints, model_keys, read_weights
 
 
 def assert_model_equals_last_checkpoint(directory):

@@ -84,15 +84,6 @@ def test_remove_leftovers_keeps_other_entries(tmp_path):
     assert names(tmp_path) == [".other", "writing"]
 
 
-def test_write_errors_of_a_full_disk_are_short():
-    message = r"Received: f \(No space left on device\). Free space.$"
-    with (
-        pytest.raises(ValueError, match=message),
-        atomic_files.explaining_write_errors("a file", "f", "Free space.", RuntimeError),
-    ):
-        raise RuntimeError("{{function_node SaveV2}} f; No space left on device [Op:SaveV2]")
-
-
 def test_temporary_directories_of_killed_processes_are_removed_after_a_day(tmp_path):
     for name, hours in ((".writing-d-old", 25), (".writing-d-new", 23), (".writing-e-old", 25)):
         (tmp_path / name).mkdir()
@@ -146,19 +137,17 @@ def test_replaced_file_keeps_its_mode(tmp_path, write):
 
 
 @each_writer
-@pytest.mark.parametrize("folder", ["/proc/self/fd", "/dev/fd", "/proc/thread-self/fd"])
+@pytest.mark.parametrize("folder", ["/proc/self/fd", "/dev/fd"])
 def test_descriptors_are_written_at_their_position(tmp_path, write, folder):
-    """The link is like /dev/stdout, with the standard output appended to a log."""
+    """As with /dev/stdout, and the standard output appended to a log."""
     with open(tmp_path / "log", "w") as log:
         log.write("before\n")
         log.flush()
-        (tmp_path / "stdout").symlink_to(f"{folder}/{log.fileno()}")
-        (tmp_path / "link").symlink_to("stdout")
-        atomic_files.check_writable(tmp_path / "link")
-        write(tmp_path / "link", "text\n")
+        path = f"{folder}/{log.fileno()}"
+        atomic_files.check_writable(path)
+        write(path, "text\n")
         log.write("after\n")
     assert (tmp_path / "log").read_text() == "before\ntext\nafter\n"
-    assert names(tmp_path) == ["link", "log", "stdout"] and (tmp_path / "stdout").is_symlink()
 
 
 @each_writer
@@ -186,7 +175,7 @@ def test_pipe_receives_data_when_it_is_flushed(tmp_path):
 
 def test_streams_are_recognized_by_name():
     """Links in /dev may be missing. None of these paths is opened."""
-    for path in ("/dev/stdout", "/dev/stderr", "/dev/fd/1", "/proc/self/fd/1", "/proc/1/fd/1"):
+    for path in ("/dev/stdout", "/dev/stderr", "/dev/fd/1", "/proc/self/fd/1"):
         assert atomic_files.is_stream(path)
     assert atomic_files.is_stream("/dev/null") and not atomic_files.is_stream(__file__)
 
@@ -198,10 +187,8 @@ def test_descriptors_that_can_not_be_written_raise(tmp_path, state):
         path = f"/proc/self/fd/{file.fileno()}"
         if state == "closed":
             file.close()
-        for write in (atomic_files.check_writable, lambda path: write_bytes(path, "text")):
-            with pytest.raises(OSError, match="Bad file descriptor") as raised:
-                write(path)
-            assert raised.value.filename == path
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            write_bytes(path, "text")
 
 
 def test_output_file_is_unchanged_after_an_error(tmp_path):
@@ -214,20 +201,6 @@ def test_output_file_is_unchanged_after_an_error(tmp_path):
         raise OSError(errno.EIO, "unread", "the input")
     assert raised.value.filename == "the input"
     assert (tmp_path / "a").read_text() == "old" and names(tmp_path) == ["a"]
-
-
-@pytest.mark.parametrize("method", ["write", "flush", "close"])
-def test_errors_of_an_output_file_name_it(method):
-    class Full:
-        def write(self, data=None):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-        flush = close = write
-
-    file = atomic_files.OutputFile(Full(), "a file")
-    with pytest.raises(OSError, match="No space") as raised:
-        getattr(file, method)(*[b"text"][: method == "write"])
-    assert raised.value.filename == "a file"
 
 
 def test_mount_points_are_written_in_place(tmp_path, monkeypatch):
@@ -264,11 +237,8 @@ def content(path):
     return {str(file.relative_to(path)): file.read_text() for file in files}
 
 
-@pytest.mark.parametrize("can_exchange", [True, False])
-def test_directory_exists_at_all_times(tmp_path, monkeypatch, can_exchange):
+def test_directory_exists_at_all_times(tmp_path, monkeypatch):
     """A process that is killed before any change of the file system leaves a directory."""
-    if not can_exchange:
-        monkeypatch.setattr(atomic_files, "_exchange", lambda one, other: False)
     calls, last = [], []
 
     def count(name):
@@ -290,16 +260,16 @@ def test_directory_exists_at_all_times(tmp_path, monkeypatch, can_exchange):
             for name in ("rename", "replace", "unlink", "rmdir", "mkdir"):
                 patched.setattr(os, name, count(name))
             replace_directory(path)
-        assert path.is_dir()
-        assert content(path) or not can_exchange
+        assert content(path) in (OLD, NEW)
         if len(calls) <= last[0]:
             break
-        if can_exchange:
-            assert content(path) in (OLD, NEW)
     assert content(path) == NEW and not (path / "old").exists()
 
 
-def test_directory_is_replaced_through_a_link(tmp_path):
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_directory_is_replaced_through_a_link(tmp_path, monkeypatch, can_exchange):
+    if not can_exchange:
+        monkeypatch.setattr(atomic_files, "_exchange", lambda one, other: False)
     make_directory(tmp_path / "d", OLD)
     (tmp_path / "d").chmod(0o700)
     (tmp_path / "link").symlink_to("d")

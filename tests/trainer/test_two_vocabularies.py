@@ -21,10 +21,9 @@ from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.data.text_files import read_text
 from trainer.data.tokenizer import EOS_ID
 from trainer.model_dir import ModelDirectory
-from trainer.training.checkpoints import read_weights
+from trainer.training.checkpoints import model_keys, read_weights
 from trainer.training.dry_run import forecast
 from trainer.training.preparation import Preparation
-from trainer.training.variable_keys import model_keys
 
 SIZES = {"source_vocab_size": 31, "vocab_size": 37}
 NO_SIZES = dict.fromkeys(SIZES)

@@ -79,11 +79,7 @@ def training_batches(
 
 
 def padded_rows(batch_tokens: int, boundary: int, row_multiple: int = 1) -> int:
-    """Returns the rows of the batches of a bucket with `pad_to_boundary`.
-
-    Args:
-        batch_tokens, row_multiple: as in `training_batches`.
-        boundary: length of the bucket.
+    """Returns the rows of the batches of a bucket of length `boundary` with `pad_to_boundary`.
 
     Example:
 
@@ -94,16 +90,10 @@ def padded_rows(batch_tokens: int, boundary: int, row_multiple: int = 1) -> int:
 
 
 def evaluation_batches(pairs: EncodedPairs, batch_tokens: int) -> tf.data.Dataset:
-    """Returns a dataset of batches of all pairs in order.
+    """Returns a dataset of batches of all pairs in order, with known cardinality.
 
-    A pair that is longer than `batch_tokens` forms its own batch. All lengths are held in memory.
-
-    Args:
-        pairs: the encoded corpus.
-        batch_tokens: maximum number of tokens of the longer side in a batch, including padding.
-
-    Returns:
-        A dataset in the format of `training_batches`, with known cardinality.
+    `batch_tokens` and the format are those of `training_batches`. A longer pair is a batch.
+    All lengths are held in memory.
     """
     starts, longest = [0], 0
     for row, length in enumerate(pairs.lengths):
@@ -131,11 +121,7 @@ def _make_dataset(numbers, make_batch):
 
 
 class Chunks:
-    """A corpus divided into chunks.
-
-    Args:
-        pairs: number of pairs in the corpus.
-        chunk_pairs: maximum number of pairs in a chunk.
+    """A corpus of `pairs` pairs, divided into chunks of at most `chunk_pairs`.
 
     Example:
 
@@ -163,14 +149,7 @@ class Chunks:
 
 
 class BatchOrder:
-    """The assignment of pairs to batches in a training run.
-
-    Args:
-        pairs: the encoded corpus.
-        batch_tokens: maximum number of tokens of the longer side in a batch, including padding.
-        max_length: maximum length of a side. Longer pairs are skipped.
-        seed: seed of the order.
-        chunk_pairs: number of pairs that are shuffled together and held in memory.
+    """The assignment of pairs to batches in a training run. Its arguments: see `training_batches`.
 
     Attributes:
         batches_per_epoch: number of batches in every epoch.

@@ -9,7 +9,6 @@ import contextlib
 import gzip
 import hashlib
 import os
-import shlex
 import shutil
 import tempfile
 import zlib
@@ -18,34 +17,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from absl import logging
-
 from trainer.data.corpus import Corpus, digest
 
 _BLOCK_BYTES = 1 << 20  # Lines of about this size are checked together.
 GZIP = b"\x1f\x8b"
-_BYTES = 4096
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # First bytes of other formats: description, and the command that converts a file to text.
 _FORMATS = {
-    GZIP: ("a gzip file", "gunzip < {} > {}.txt"),
-    b"BZh": ("a bzip2 file", "bunzip2 < {} > {}.txt"),
-    b"\xfd7zXZ\x00": ("an xz file", "xz -dc {} > {}.txt"),
-    b"\x28\xb5\x2f\xfd": ("a zstd file", "zstd -dc {} > {}.txt"),
-    b"\x04\x22\x4d\x18": ("an lz4 file", "lz4 -dc {} > {}.txt"),
-    b"PK\x03\x04": ("a zip file", "unzip -p {} > {}.txt"),
-    b"7z\xbc\xaf\x27\x1c": ("a 7z file", "7z e -so {} > {}.txt"),
-    b"%PDF-": ("a PDF file", "pdftotext {} {}.txt"),
+    GZIP: ("a gzip file", "gunzip"),
+    b"BZh": ("a bzip2 file", "bunzip2"),
+    b"\xfd7zXZ\x00": ("an xz file", "unxz"),
+    b"\x28\xb5\x2f\xfd": ("a zstd file", "unzstd"),
+    b"PK\x03\x04": ("a zip file", "unzip"),
+    b"%PDF-": ("a PDF file", "pdftotext"),
+    b"\xff\xfe\x00\x00": ("UTF-32", "iconv -f UTF-32 -t UTF-8"),
+    b"\x00\x00\xfe\xff": ("UTF-32", "iconv -f UTF-32 -t UTF-8"),
+    b"\xff\xfe": ("UTF-16", "iconv -f UTF-16 -t UTF-8"),
+    b"\xfe\xff": ("UTF-16", "iconv -f UTF-16 -t UTF-8"),
 }
-_TAR, _TAR_AT = b"ustar", 257
-_BYTE_ORDER_MARKS = {
-    b"\xff\xfe\x00\x00": "UTF-32",
-    b"\x00\x00\xfe\xff": "UTF-32",
-    b"\xff\xfe": "UTF-16",
-    b"\xfe\xff": "UTF-16",
-}
-# Encodings whose texts contain NUL, in the order in which they are tried.
-_WIDE_ENCODINGS = ("UTF-32LE", "UTF-32BE", "UTF-16LE", "UTF-16BE")
-_LEAST_ASCII = 0.01
 
 
 @dataclass(frozen=True)
@@ -76,7 +65,7 @@ def read_text(source: str, target: str) -> TextCorpus:
     """Returns the sentence pairs of text files, after checking the files.
 
     Files have one sentence per line in UTF-8. Files whose names end in .gz are decompressed. A pipe
-    is copied to a temporary file. A warning is logged if a line contains a carriage return.
+    is copied to a temporary file.
 
     Args:
         source: path of the source sentences, or several paths separated by commas.
@@ -101,17 +90,16 @@ def read_text(source: str, target: str) -> TextCorpus:
             f"and {len(targets)} ({target}). Give one target file per source file, in the same "
             "order."
         )
-    checks = _FileChecks(), _FileChecks()
-    for source_file, target_file in zip(sources, targets):
-        lines = checks[0].check(source_file), checks[1].check(target_file)
+    hashes = [hashlib.blake2b(digest_size=32) for _ in range(2)]
+    for files in zip(sources, targets):
+        lines = [_check_file(file, content) for file, content in zip(files, hashes)]
         if lines[0] != lines[1]:
             raise ValueError(
-                f"Expected as many sentences in {source_file} as translations in {target_file}. "
+                f"Expected as many sentences in {files[0]} as translations in {files[1]}. "
                 f"Received: {lines[0]} and {lines[1]} lines. Line n of the target file must be the "
                 "translation of line n of the source file."
             )
-    contents = tuple(side.content.hexdigest() for side in checks)
-    return TextCorpus(sources, targets, contents)
+    return TextCorpus(sources, targets, tuple(content.hexdigest() for content in hashes))
 
 
 def _split_paths(paths):
@@ -172,105 +160,34 @@ def _lines(file):
         yield from read_lines(lines)
 
 
-class _FileChecks:
-    """Checks of the files of one side of a corpus.
+def _check_file(file, content) -> int:
+    """Checks a file, adds its lines to the hash `content`, and returns their number.
 
-    Attributes:
-        content: hash of all lines. It depends neither on line ends nor on the division into files.
+    The hash depends neither on line ends nor on the division into files. Blocks of lines are faster
+    than lines.
     """
-
-    def __init__(self):
-        self.content = hashlib.blake2b(digest_size=32)
-        self._has_warned = False
-
-    def check(self, file) -> int:
-        """Checks a file and returns its number of lines. Blocks of lines are faster than lines."""
-        if not file.is_file():
-            received = "a directory" if file.is_dir() else "no such file"
-            raise ValueError(
-                f"Expected a text file at {file}. Received: {received}. Check the path."
-            )
-        number = 0
-        with open_text(file) as text:
-            while lines := text.readlines(_BLOCK_BYTES):
-                block = b"".join(lines)
-                if number == 0:
-                    _check_start(file, block)
-                _check_encoding(file, block, number)
-                self._add(block, lines, file, number)
-                number += len(lines)
-        if number == 0:
-            raise ValueError(
-                f"Expected {file} to have one sentence per line. Received: an empty file. Use a "
-                "file with text."
-            )
-        return number
-
-    def _add(self, block, lines, file, number):
-        """Adds a block of lines to the hash, with \\n as the line end."""
-        if b"\r" in block:
-            block = b"".join(line + b"\n" for line in read_lines(lines))
-            inside = [line.rstrip(b"\r\n").count(b"\r") for line in lines]
-            if any(inside) and not self._has_warned:
-                self._has_warned = True
-                first = next(i for i, count in enumerate(inside, number + 1) if count)
-                logging.warning(
-                    "%s has carriage returns inside lines, first in line %d. They are read as "
-                    "spaces.",
-                    file,
-                    first,
-                )
-        elif not block.endswith(b"\n"):
-            block += b"\n"
-        self.content.update(block)
-
-
-def _unzip(file):
-    """Returns the command that decompresses a file, and the quoted name of its output."""
-    quoted = shlex.quote(str(file))
-    if _has_gz_suffix(file):
-        return f"gunzip {quoted} && ", shlex.quote(str(file)[: -len(".gz")])
-    with open(file, "rb") as raw:
-        is_gzip = raw.read(len(GZIP)) == GZIP
-    return (f"gunzip < {quoted} > {quoted}.txt && ", f"{quoted}.txt") if is_gzip else ("", quoted)
-
-
-def _check_start(file, block):
-    """Checks the first lines of a file: its format, byte order mark, and line ends."""
-    check_format(block, str(file))
-    unzip, plain = _unzip(file)
-    if block.startswith(b"\xef\xbb\xbf"):
+    if not file.is_file():
+        received = "a directory" if file.is_dir() else "no such file"
+        raise ValueError(f"Expected a text file at {file}. Received: {received}. Check the path.")
+    number = 0
+    with open_text(file) as text:
+        while lines := text.readlines(_BLOCK_BYTES):
+            block = b"".join(lines)
+            if number == 0:
+                _check_start(file, block)
+            _check_encoding(file, block, number)
+            if b"\r" in block:
+                block = b"".join(line + b"\n" for line in read_lines(lines))
+            elif not block.endswith(b"\n"):
+                block += b"\n"
+            content.update(block)
+            number += len(lines)
+    if number == 0:
         raise ValueError(
-            f"Expected {file} without a byte order mark. Received: a file that starts with one. "
-            f"Remove it: {unzip}sed -i '1s/^\\xEF\\xBB\\xBF//' {plain}"
+            f"Expected {file} to have one sentence per line. Received: an empty file. Use a file "
+            "with text."
         )
-    if b"\n" not in block and (block.endswith(b"\r") or block.count(b"\r") > 1):
-        raise ValueError(
-            f"Expected lines of {file} to end in a line feed. Received: a file whose lines end in "
-            f"a carriage return only, as on old Macintosh computers. Convert it: {unzip}tr '\\r' "
-            f"'\\n' < {plain} > {plain}.txt"
-        )
-
-
-def _check_encoding(file, block, number):
-    """Checks that a block of lines, which follows line `number`, is UTF-8 text."""
-    if b"\0" in block:
-        unzip, plain = _unzip(file)
-        line = number + block.count(b"\n", 0, block.index(b"\0")) + 1
-        raise ValueError(
-            f"Expected text in {file}. Received: a NUL byte in line {line}. Remove it: {unzip}tr "
-            f"-d '\\0' < {plain} > {plain}.txt"
-        )
-    try:
-        block.decode("utf-8")
-    except UnicodeDecodeError as error:
-        unzip, plain = _unzip(file)
-        line = number + block.count(b"\n", 0, error.start) + 1
-        raise ValueError(
-            f"Expected UTF-8 in {file}. Received: invalid bytes "
-            f"{error.object[error.start : error.end]!r} in line {line}. Convert the file from "
-            f"its encoding, such as: {unzip}iconv -f ISO-8859-1 -t UTF-8 {plain} > {plain}.utf8"
-        ) from error
+    return number
 
 
 def check_format(start: bytes, name: str):
@@ -278,39 +195,45 @@ def check_format(start: bytes, name: str):
 
     Args:
         start: the first bytes.
-        name: path of the file, for the error message.
+        name: name of the file, for the error message.
     """
-    file = shlex.quote(name)
     for magic, (received, command) in _FORMATS.items():
         if start.startswith(magic):
             raise ValueError(
-                f"Expected text in {name}. Received: {received}. Convert it: "
-                f"{command.format(file, file)}"
+                f"Expected UTF-8 text in {name}. Received: {received}. Convert it with: {command}"
             )
-    if start[_TAR_AT:].startswith(_TAR):
+
+
+def _check_start(file, block):
+    """Checks the first lines of a file: its format, byte order mark, and line ends."""
+    check_format(block, str(file))
+    if block.startswith(_BYTE_ORDER_MARK):
         raise ValueError(
-            f"Expected text in {name}. Received: a tar archive. Convert it: tar -xOf {file} > "
-            f"{file}.txt"
+            f"Expected {file} without a byte order mark. Received: a file that starts with one. "
+            "Remove it with: sed '1s/^\\xEF\\xBB\\xBF//'"
         )
-    encoding = _find_encoding(start[:_BYTES])
-    if encoding is not None:
+    if b"\n" not in block and (block.endswith(b"\r") or block.count(b"\r") > 1):
         raise ValueError(
-            f"Expected UTF-8 in {name}. Received: {encoding}. Convert it: iconv -f {encoding} -t "
-            f"UTF-8 {file} > {file}.utf8"
+            f"Expected lines of {file} to end in a line feed. Received: a file whose lines end in "
+            "a carriage return only, as on old Macintosh computers. Convert it with: tr '\\r' '\\n'"
         )
 
 
-def _find_encoding(start):
-    """Returns the name of the wide encoding of a text, or None for other texts."""
-    for mark, name in _BYTE_ORDER_MARKS.items():
-        if start.startswith(mark):
-            return name
-    if b"\0" not in start:
-        return None
-    for name in _WIDE_ENCODINGS:
-        text = start[: len(start) // 4 * 4 or 2].decode(name, errors="replace")
-        # Other bytes, read in this encoding, are hardly ever ASCII characters.
-        ascii_characters = sum(character.isascii() for character in text)
-        if "\0" not in text and ascii_characters > _LEAST_ASCII * len(text):
-            return name
-    return None
+def _check_encoding(file, block, number):
+    """Checks that a block of lines, which follows line `number`, is UTF-8 text."""
+    if b"\0" in block:
+        line = number + block.count(b"\n", 0, block.index(b"\0")) + 1
+        raise ValueError(
+            f"Expected UTF-8 text in {file}. Received: a NUL byte in line {line}, as in UTF-16 and "
+            "in archives. Remove it with: tr -d '\\0', or convert the file with: iconv -f UTF-16LE "
+            "-t UTF-8"
+        )
+    try:
+        block.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = number + block.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"Expected UTF-8 text in {file}. Received: invalid bytes "
+            f"{error.object[error.start : error.end]!r} in line {line}. Convert the file from its "
+            "encoding, such as with: iconv -f ISO-8859-1 -t UTF-8"
+        ) from error

@@ -19,18 +19,18 @@ class TextCounts:
         tokens: number of tokens, without EOS.
         unknown: number of tokens that are not in the vocabulary.
         byte_pieces: number of tokens that stand for a single byte, see `--byte_fallback`.
-        normalized: number of sentences that normalization changes, spaces aside; None if unknown.
+        normalized: number of sentences that normalization changes, spaces aside.
     """
 
     lines: int = 0
     tokens: int = 0
     unknown: int = 0
     byte_pieces: int = 0
-    normalized: int | None = 0
+    normalized: int = 0
 
     def __add__(self, other: "TextCounts") -> "TextCounts":
         pairs = zip(asdict(self).values(), asdict(other).values())
-        return TextCounts(*(None if None in pair else sum(pair) for pair in pairs))
+        return TextCounts(*map(sum, pairs))
 
     @property
     def unknown_share(self) -> float:
@@ -45,16 +45,11 @@ class TextCounts:
         if self.byte_pieces:
             share = self.byte_pieces / self.tokens
             parts.append(f"{self.byte_pieces:,} byte pieces ({share:.2%})")
-        if self.normalized is not None:
-            parts.append(f"normalization changes {self.normalized:,} of {self.lines:,} lines")
+        parts.append(f"normalization changes {self.normalized:,} of {self.lines:,} lines")
         return ", ".join(parts)
 
     def warning(self, description: str) -> str | None:
-        """Returns a warning if many tokens are unknown, otherwise None.
-
-        Args:
-            description: name of the sentences, such as "the source".
-        """
+        """Returns a warning if many tokens of sentences, such as "the source", are unknown."""
         if self.unknown_share <= UNKNOWN_LIMIT:
             return None
         return (

@@ -1,6 +1,7 @@
 """Directories of exported models, NAME/VERSION/. TensorFlow Serving needs integer versions."""
 
 import contextlib
+import errno
 import functools
 import os
 import re
@@ -118,7 +119,8 @@ def new_version(directory: Path, version: int | None = None) -> Iterator[tuple[P
         The directory to write to, and its path after it is renamed.
 
     Raises:
-        ValueError: if the version exists, or the directory can't be written.
+        ValueError: if the version exists.
+        OSError: if the directory can't be written.
     """
     if version is not None and version < 1:
         raise ValueError(f"Expected the version to be a positive integer. Received: {version}.")
@@ -126,15 +128,16 @@ def new_version(directory: Path, version: int | None = None) -> Iterator[tuple[P
         version = max(versions(directory), default=0) + 1
     final = directory / str(version)
     _check_new(final)
-    explaining_errors = atomic_files.explaining_write_errors(
-        "an export folder",
-        directory,
-        "Choose another one with --export_dir.",
-        (OSError, tf.errors.OpError),
-    )
-    with explaining_errors, atomic_files.atomic_directory(final) as temporary:
-        yield temporary, final
-        _check_new(final)
+    try:
+        with atomic_files.atomic_directory(final) as temporary:
+            yield temporary, final
+            _check_new(final)
+    except tf.errors.OpError as error:
+        # Its message has the name and the attributes of an operation.
+        full = os.strerror(errno.ENOSPC)
+        if full in str(error):
+            raise OSError(errno.ENOSPC, full, str(final)) from error
+        raise
 
 
 def _check_new(final):

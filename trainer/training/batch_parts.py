@@ -5,8 +5,6 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-from trainer.training import keras_compat
-
 # Keras reduces seeds modulo 2^31 - 2. The stride is coprime to it, so all streams have different
 # seeds.
 _STRIDE = 1_640_531_527
@@ -144,7 +142,8 @@ class RandomStreams:
     """
 
     def __init__(self, model: keras.Model):
-        self._states = keras_compat.seed_states(model)
+        variables = model.non_trainable_variables
+        self._states = [state for state in variables if "int" in str(state.dtype)]
 
     def draw(self, number: tf.Tensor | int, function: Callable):
         """Calls a function whose random draws come from a stream. The generators do not change.

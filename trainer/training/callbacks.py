@@ -11,15 +11,12 @@ import time
 from collections.abc import Callable
 
 import keras
-from absl import logging
 
 from trainer.model_dir import ModelDirectory
 from trainer.streams import write_line
 from trainer.training.checkpoints import Checkpoints
 from trainer.training.optimizer import LossScale
 
-# A loss above this multiple of the loss of uniform probabilities is reported as divergence.
-_DIVERGENCE_FACTOR = 5
 # Consecutive updates that the smallest loss scale may skip. One bad batch must not end a run.
 _MOST_SKIPPED = 10
 
@@ -71,12 +68,11 @@ class Steps(keras.callbacks.Callback):
 
     Attributes:
         step: number of batches that the model was trained on.
-        before: value of `step` before the last execution, which may have several steps.
     """
 
     def __init__(self, first: int, last: int, signals: StopSignals | None = None):
         super().__init__()
-        self.step = self.before = first
+        self.step = first
         self.last = last
         self.signals = signals or StopSignals()
         self._seconds_paused = 0.0
@@ -86,21 +82,14 @@ class Steps(keras.callbacks.Callback):
         """Whether a signal was received."""
         return self.signals.received is not None
 
-    def on_epoch_begin(self, epoch, logs=None):
-        self._epoch_start = self.step
-
     def on_train_batch_end(self, batch, logs=None):
-        self.before, self.step = self.step, self._epoch_start + batch + 1
+        self.step += 1
         if self.step >= self.last or self.interrupted:
             self.model.stop_training = True
 
     def on_test_batch_end(self, batch, logs=None):
         if self.interrupted:
             self.model.stop_evaluating = True
-
-    def passed(self, every: int) -> bool:
-        """Returns whether the last execution reached or passed a multiple of `every`."""
-        return self.step // every > self.before // every
 
     def clock(self) -> float:
         """Returns the time in seconds, excluding `paused` blocks."""
@@ -124,43 +113,23 @@ class StopAtNan(keras.callbacks.Callback):
     """Callback that ends the run if the loss or gradient norm is not finite.
 
     In float16, updates with gradients that are not finite are skipped. The run ends if several of
-    them follow each other at the smallest loss scale. One warning is logged if the loss becomes
-    very large.
+    them follow each other at the smallest loss scale.
 
     Args:
         steps: the step counter.
-        vocab_size: size of the model's vocabulary.
         schedule: the learning rate as a function of the update, from 0.
-
-    Raises:
-        NotFiniteError: if the loss or the gradient norm is not finite.
     """
 
-    def __init__(self, steps: Steps, vocab_size: int, schedule: Callable):
+    def __init__(self, steps: Steps, schedule: Callable):
         super().__init__()
         self._steps = steps
-        self._uniform_loss = math.log(vocab_size)
         self._schedule = schedule
         self._skipped = 0
-        self._has_warned = False
 
     def on_train_batch_end(self, batch, logs=None):
         for name in ("loss",) if "loss_scale" in logs else ("loss", "gradient_norm"):
             if not math.isfinite(logs.get(name, 0.0)):
                 raise NotFiniteError(self._message(name.replace("_", " "), logs[name]))
-        self._count_skipped(logs)
-        if logs["loss"] > _DIVERGENCE_FACTOR * self._uniform_loss and not self._has_warned:
-            self._has_warned = True
-            logging.warning(
-                "Training diverges: the loss is %.3g at step %d, but uniform probabilities have a "
-                "loss of %.3g. Lower --learning_rate or raise --warmup_steps.",
-                logs["loss"],
-                self._steps.step,
-                self._uniform_loss,
-            )
-
-    def _count_skipped(self, logs):
-        """Counts consecutive updates that were skipped at the smallest loss scale."""
         at_smallest = logs.get("loss_scale", math.inf) <= LossScale.smallest
         is_skipped = at_smallest and not math.isfinite(logs["gradient_norm"])
         self._skipped = self._skipped + 1 if is_skipped else 0
@@ -170,14 +139,12 @@ class StopAtNan(keras.callbacks.Callback):
             raise NotFiniteError(f"{message} Or train without --precision=float16.")
 
     def _message(self, name, value):
-        first, last = self._steps.before + 1, self._steps.step
-        step = f"step {last}" if first == last else f"one of the steps {first} to {last}"
-        rate = float(self._schedule(last - 1))
+        step = self._steps.step
         return (
-            f"Expected a finite {name}. Received: {value} at {step}, with learning rate "
-            f"{rate:.3g}. No checkpoint was written since. Start from the last one in another "
-            "--model_dir: give this directory as --init_from, and lower --learning_rate, raise "
-            "--warmup_steps, or set --clip_norm."
+            f"Expected a finite {name}. Received: {value} at step {step}, with learning rate "
+            f"{float(self._schedule(step - 1)):.3g}. No checkpoint was written since. Start from "
+            "the last one in another --model_dir: give this directory as --init_from, and lower "
+            "--learning_rate, raise --warmup_steps, or set --clip_norm."
         )
 
 
@@ -214,7 +181,7 @@ class WriteCheckpoints(keras.callbacks.Callback):
             self.write()
 
     def _is_due(self):
-        if self._every is not None and self._steps.passed(self._every):
+        if self._every is not None and self._steps.step % self._every == 0:
             return True
         return self._minutes is not None and time.monotonic() - self._time >= 60 * self._minutes
 

@@ -7,7 +7,8 @@ state.json      format version, step, shapes and dtypes of all arrays by key
 model.npz       variables of the Transformer: weights and states of seed generators
 optimizer.npz   variables of the optimizer, including the number of updates
 
-The keys of arrays are `variable_keys.model_keys` and `keras_compat.optimizer_keys`.
+The keys of arrays are attribute paths, `encoder_layers/0/...`. Keras's automatic names depend on
+the objects that a process created before: the second model has variables `transformer_1/...`.
 """
 
 import contextlib
@@ -16,26 +17,23 @@ import json
 import os
 import re
 import zipfile
+from collections import deque
 from pathlib import Path
 
+import keras
 import numpy as np
 from absl import logging
 
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer import atomic_files
 from trainer.model_dir import ModelDirectory
-from trainer.training.keras_compat import optimizer_keys
 from trainer.training.training_model import TrainingModel
-from trainer.training.variable_keys import model_keys
 
 FORMAT_VERSION = 3
 # Exceptions that reading a corrupt checkpoint can raise.
 CORRUPT = (FileNotFoundError, EOFError, KeyError, RuntimeError, TypeError, ValueError)
 CORRUPT += (zipfile.BadZipFile,)
-
-
-class CheckpointError(ValueError):
-    """A checkpoint or another file of a run can't be written."""
+_PART_TYPES = (keras.layers.Layer, keras.random.SeedGenerator, keras.Variable)
 
 
 class FormatError(ValueError):
@@ -148,8 +146,7 @@ class BestCheckpoints(Checkpoints):
     needed.
 
     Args:
-        directory: folder of the checkpoints; created if missing.
-        keep: number of checkpoints to keep, at least 1.
+        directory, keep: as for `Checkpoints`.
         metric: the metric of new checkpoints, "dev_bleu" or "dev_chrf".
     """
 
@@ -179,8 +176,7 @@ class BestCheckpoints(Checkpoints):
         """Writes a checkpoint if it is among the best, and removes surplus checkpoints.
 
         Args:
-            model: the model in training.
-            step: number of batches the model was trained on.
+            model, step: as in `save`.
             score: the metric of the model on the dev set.
 
         Returns:
@@ -226,16 +222,6 @@ def read_weights(path: str | os.PathLike) -> dict[str, np.ndarray]:
         raise ValueError(
             f"Can't read the checkpoint {path} ({error}). Use another one, such as an earlier step."
         ) from error
-
-
-def restore_transformer(transformer, path: str | os.PathLike):
-    """Assigns the weights of a checkpoint to a Transformer.
-
-    Raises:
-        ValueError: if the checkpoint is missing or corrupt, or has another architecture.
-    """
-    remedy = f"{path} is incompatible. Use a checkpoint of the same --model_dir."
-    _assign(model_keys(transformer), read_weights(path), "this model", remedy)
 
 
 def _assign(variables, arrays, owner, remedy):
@@ -304,6 +290,79 @@ def _first_difference(expected, received):
     return f"First difference: {key}, expected {describe(one)}, received {describe(other)}."
 
 
+def model_keys(model: keras.layers.Layer) -> dict[str, keras.Variable]:
+    """Returns the variables of a built model by attribute path, in the order of `model.variables`.
+
+    The states of seed generators are included.
+
+    Raises:
+        ValueError: if a variable of the model is not an attribute of the model or its layers.
+
+    Example:
+        >>> layer = keras.layers.Dense(2)
+        >>> layer.build((None, 3))
+        >>> list(model_keys(layer))
+        ['kernel', 'bias']
+    """
+    paths = {id(v): "/".join(path) for path, v in _walk(model) if isinstance(v, keras.Variable)}
+    missing = [variable.path for variable in model.variables if id(variable) not in paths]
+    if missing:
+        raise ValueError(
+            "Expected every variable to be an attribute of the model or of one of its layers, "
+            f"so that checkpoints can name it. Received: {', '.join(missing)}."
+        )
+    return {paths[id(variable)]: variable for variable in model.variables}
+
+
+def optimizer_keys(
+    optimizer: keras.optimizers.Optimizer, model: keras.layers.Layer
+) -> dict[str, keras.Variable]:
+    """Returns the variables of a built optimizer by key.
+
+    The key of a slot is the key of its variable plus the name of the slot. The key of another
+    variable is its name.
+    """
+    # Keras names a slot after its variable, with "_" for "/".
+    prefixes = {f"{v.path.replace('/', '_')}_": key for key, v in model_keys(model).items()}
+    keys = {}
+    for variable in optimizer.variables:
+        name = variable.name
+        prefix = max((p for p in prefixes if name.startswith(p)), key=len, default=None)
+        key = name if prefix is None else f"{prefixes[prefix]}/{name.removeprefix(prefix)}"
+        keys[key] = variable
+    return keys
+
+
+def _walk(model):
+    """Yields (path, part) of layers, seed generators and variables in breadth-first order."""
+    queue, seen = deque([((), model)]), {id(model)}
+    while queue:
+        path, owner = queue.popleft()
+        yield path, owner
+        if isinstance(owner, keras.Variable):
+            continue
+        for inner, value in _attributes(owner):
+            if isinstance(value, _PART_TYPES) and id(value) not in seen:
+                seen.add(id(value))
+                queue.append(((*path, *inner), value))
+
+
+def _attributes(owner):
+    """Yields (path, value) of public attributes, entries of public containers, and variables."""
+    for name, value in vars(owner).items():
+        if isinstance(value, keras.Variable):
+            # Dense stores its kernel in `_kernel` and has a property `kernel`.
+            yield (name.lstrip("_"),), value
+        elif name.startswith("_"):
+            continue
+        elif isinstance(value, (list, tuple)):
+            yield from (((name, str(index)), entry) for index, entry in enumerate(value))
+        elif isinstance(value, dict):
+            yield from (((name, str(key)), entry) for key, entry in value.items())
+        else:
+            yield (name,), value
+
+
 def find_checkpoint(directory: ModelDirectory, which: str | int) -> Path:
     """Returns the folder of a checkpoint.
 
@@ -314,29 +373,21 @@ def find_checkpoint(directory: ModelDirectory, which: str | int) -> Path:
     Raises:
         ValueError: if there is no such checkpoint.
     """
-    checkpoints, best = Checkpoints(directory.checkpoints), BestCheckpoints(directory.best)
+    latest, best = Checkpoints(directory.checkpoints), BestCheckpoints(directory.best)
+    paths = {step: kept.path(step) for kept in (best, latest) for step in kept.steps()}
     if which == "best":
         path = best.best()
-        if path is None:
-            raise ValueError(
-                f"Expected a checkpoint chosen by dev BLEU in {directory.best}. Received: none. "
-                "Train with --keep_best=1, or choose another one."
-            )
-        return path
-    if which == "latest":
-        return last_checkpoints(directory, 1)[0]
-    if not str(which).isdecimal():
+    elif which == "latest":
+        path = next((latest.path(step) for step in reversed(latest.steps())), None)
+    else:
+        path = paths.get(int(which)) if str(which).isdecimal() else None
+    if path is None:
         raise ValueError(
-            f"Expected the step of a checkpoint, 'latest' or 'best'. Received: {which!r}."
+            f"Expected a checkpoint of {directory.path}: a step, 'latest', or with --keep_best "
+            f"'best'. Received: {which!r}, with checkpoints of the steps "
+            f"{', '.join(map(str, sorted(paths))) or 'none'}."
         )
-    for kept in (checkpoints, best):
-        if int(which) in kept.steps():
-            return kept.path(int(which))
-    found = ", ".join(map(str, sorted({*checkpoints.steps(), *best.steps()})))
-    raise ValueError(
-        f"Expected a checkpoint of step {which} in {directory.path}. Received: "
-        f"{f'checkpoints of steps {found}' if found else 'no checkpoints'}."
-    )
+    return path
 
 
 def last_checkpoints(directory: ModelDirectory, count: int) -> list[Path]:
@@ -356,16 +407,17 @@ def last_checkpoints(directory: ModelDirectory, count: int) -> list[Path]:
     return [checkpoints.path(step) for step in steps[-count:]]
 
 
-def load_transformer(directory: ModelDirectory, path: Path) -> Transformer:
-    """Returns the Transformer of a model directory with the weights of a checkpoint.
+def make_transformer(directory: ModelDirectory, weights: dict[str, np.ndarray]) -> Transformer:
+    """Returns the Transformer of a model directory with weights from `read_weights`.
 
     Raises:
-        ValueError: if the checkpoint is missing or corrupt, or has another architecture.
+        ValueError: if they are those of another architecture.
     """
     transformer = Transformer(TransformerConfig.from_dict(directory.read_config()["architecture"]))
     ids = np.ones((1, 1), "int32")
     transformer({"inputs": ids, "targets": ids})
-    restore_transformer(transformer, path)
+    remedy = f"Use a checkpoint of {directory.path}."
+    _assign(model_keys(transformer), weights, "this model", remedy)
     return transformer
 
 
@@ -379,4 +431,4 @@ def load_model(directory: ModelDirectory, checkpoint: str | int | None = None):
         return directory.load_model()
     path = find_checkpoint(directory, checkpoint)
     print(f"checkpoint {path}", flush=True)
-    return load_transformer(directory, path)
+    return make_transformer(directory, read_weights(path))

@@ -24,19 +24,15 @@ class CompiledStep:
     batches of all replicas of a step must have the same shape.
 
     If a call compiles, its logs also have `programs`, the number of programs so far, and
-    `compile_seconds`, the duration of the steps that compiled.
+    `compile_seconds`, the duration of the step.
 
     Args:
         train_step: function that takes a batch, or that of a replica, and returns logs.
-        steps: number of steps in a call.
         strategy: the MirroredStrategy, or None for one device.
     """
 
     def __init__(
-        self,
-        train_step: Callable,
-        steps: int = 1,
-        strategy: tf.distribute.MirroredStrategy | None = None,
+        self, train_step: Callable, strategy: tf.distribute.MirroredStrategy | None = None
     ):
         if strategy is None:
             self._replicas = 1
@@ -44,24 +40,19 @@ class CompiledStep:
         else:
             self._replicas = strategy.num_replicas_in_sync
             self._step = tf.function(_on_replicas(train_step, strategy), autograph=False)
-        self._steps = steps
         self._shapes = set()
 
     def __call__(self, iterator: Iterator) -> dict:
-        """Runs the steps. Returns the logs of the last one."""
-        compile_seconds = 0.0
-        for _ in range(self._steps):
-            batch = next(iterator)
-            tensors = tf.nest.flatten(batch, expand_composites=True)
-            shapes = tuple(tuple(tensor.shape) for tensor in tensors)
-            start = time.perf_counter()
-            logs = self._step(batch)
-            if shapes not in self._shapes:
-                self._shapes.add(shapes)
-                compile_seconds += time.perf_counter() - start
-        if compile_seconds:
+        """Runs a step. Returns its logs."""
+        batch = next(iterator)
+        tensors = tf.nest.flatten(batch, expand_composites=True)
+        shapes = tuple(tuple(tensor.shape) for tensor in tensors)
+        start = time.perf_counter()
+        logs = self._step(batch)
+        if shapes not in self._shapes:
+            self._shapes.add(shapes)
             programs = len(self._shapes) * self._replicas
-            logs |= {"programs": programs, "compile_seconds": compile_seconds}
+            logs |= {"programs": programs, "compile_seconds": time.perf_counter() - start}
         return logs
 
 
@@ -127,13 +118,11 @@ class CompiledOnReplicas:
 def xla_error(strategy: tf.distribute.Strategy) -> str | None:
     """Runs a small compiled program on each replica. Returns its error as one line, or None."""
     try:
-        found = _small_gradients(strategy)
+        found = [tf.reshape(x, [-1]).numpy().tolist() for x in _small_gradients(strategy)]
         replicas = strategy.num_replicas_in_sync
         expected = 2.0 * sum(number**2 for number in range(1, replicas + 1))
-        for number, gradient in enumerate(found):
-            if not bool(tf.reduce_all(gradient == expected)):
-                values = tf.reshape(gradient, [-1]).numpy().tolist()
-                return f"wrong results on replica {number}: {values}, not {expected}"
+        if any(value != expected for gradient in found for value in gradient):
+            return f"wrong results: {found}, not {expected}"
     except Exception as error:  # Whatever fails, training can continue without XLA.
         message = plain_message(error) if isinstance(error, tf.errors.OpError) else str(error)
         return f"{type(error).__name__}: {' '.join(message.split())}"

@@ -28,30 +28,17 @@ _LOOKED_FOR = ("checkpoints", "model.keras")
 
 
 class Bucket(NamedTuple):
-    """The batches of an epoch whose pairs have similar lengths.
+    """The batches of an epoch whose pairs have similar lengths."""
 
-    Args:
-        length: maximum length of a side, in tokens.
-        rows: maximum number of pairs in a batch.
-        batches: number of batches.
-        positions: number of positions of both sides, including padding.
-        tokens: number of tokens of both sides.
-    """
-
-    length: int
-    rows: int
+    length: int  # maximum length of a side, in tokens
+    rows: int  # maximum number of pairs in a batch
     batches: int
-    positions: int
-    tokens: int
+    positions: int  # of both sides, including padding
+    tokens: int  # of both sides
 
 
 def count_buckets(pairs: EncodedPairs, config: RunConfig, devices: int = 1) -> list[Bucket]:
-    """Returns the buckets of the first epoch, shortest first.
-
-    Args:
-        pairs: the encoded corpus.
-        config: the resolved settings.
-        devices: number of devices that train.
+    """Returns the buckets of the first epoch with resolved settings, shortest first.
 
     Raises:
         ValueError: if all pairs are skipped, or the longest pair does not fit into a batch.
@@ -86,12 +73,7 @@ def format_table(buckets: list[Bucket]) -> str:
 
 
 def memory_of_weights(model: keras.Model, config: RunConfig) -> int:
-    """Returns the bytes of weights, gradients and Adam on a device. Activations are not included.
-
-    Args:
-        model: the Transformer.
-        config: the resolved settings.
-    """
+    """Returns the bytes of weights, gradients and Adam on a device, without activations."""
     weights = sum(math.prod(variable.shape) for variable in model.trainable_variables)
     # Weights, gradients and two slots of Adam; with micro-batches also the accumulated gradients.
     return _FLOAT * weights * (5 if config.device_tokens else 4)

@@ -6,10 +6,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from trainer.training import keras_compat
 
-
-@keras.saving.register_keras_serializable(package="trainer")
 class NoamSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """The Noam schedule: linear warm-up, then decay with the inverse square root of the step.
 
@@ -20,9 +17,6 @@ class NoamSchedule(keras.optimizers.schedules.LearningRateSchedule):
         model_width: width D of the model.
         warmup_steps: number of updates until the learning rate reaches its maximum.
         multiplier: constant factor: 1 in Vaswani et al., 2 in t2t's transformer_base_v3.
-
-    Raises:
-        ValueError: if an argument is not positive.
 
     Reference: t2t `learning_rate_factor`, `constant*linear_warmup*rsqrt_decay*rsqrt_hidden_size`;
     Vaswani et al. 2017, equation 3.
@@ -35,28 +29,20 @@ class NoamSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, model_width: int, warmup_steps: int, multiplier: float = 2.0):
-        self._config = {"model_width": model_width, "warmup_steps": warmup_steps}
-        self._config["multiplier"] = multiplier
-        for name, value in self._config.items():
-            if not value > 0:
-                raise ValueError(f"Expected {name} to be positive. Received: {value}.")
+        self._width, self._warmup_steps, self._multiplier = model_width, warmup_steps, multiplier
 
     def __call__(self, step):
-        width, warmup_steps = self._config["model_width"], self._config["warmup_steps"]
         step = ops.cast(step, "float32")
-        warmup = ops.minimum(1.0, step / warmup_steps)
-        decay = ops.rsqrt(ops.maximum(step, float(warmup_steps)))
-        return self._config["multiplier"] * width**-0.5 * warmup * decay
-
-    def get_config(self):
-        return dict(self._config)
+        warmup = ops.minimum(1.0, step / self._warmup_steps)
+        decay = ops.rsqrt(ops.maximum(step, float(self._warmup_steps)))
+        return self._multiplier * self._width**-0.5 * warmup * decay
 
 
 class FusedAdam(keras.optimizers.Adam):
     """keras.optimizers.Adam with a fused update op.
 
     Results are equal to Keras's up to rounding. Variables have the same names, so checkpoints are
-    interchangeable. With `amsgrad`, and for sparse gradients, Keras's update is used.
+    interchangeable.
 
     Reference: Kingma and Ba 2015, algorithm 1 with the change at the end of section 2.
 
@@ -72,10 +58,9 @@ class FusedAdam(keras.optimizers.Adam):
         super().__init__(*args, name=name, **kwargs)
 
     def update_step(self, gradient, variable, learning_rate):
-        if self.amsgrad or isinstance(gradient, tf.IndexedSlices):
-            super().update_step(gradient, variable, learning_rate)
-            return
-        momentum, velocity = (x.value for x in keras_compat.adam_slots(self, variable))
+        index = self._get_variable_index(variable)
+        # In a replica context, the slots of that replica.
+        momentum, velocity = self._momentums[index].value, self._velocities[index].value
         dtype, steps = variable.dtype, tf.cast(self.iterations.value + 1, variable.dtype)
         beta_1, beta_2, epsilon = (
             tf.constant(x, dtype) for x in (self.beta_1, self.beta_2, self.epsilon)

@@ -30,7 +30,7 @@ class StepLog(keras.callbacks.Callback):
     have `learning_rate`, and the model's metrics are reset, so that the other logs are means over
     the steps since the last one that was due.
 
-    Speeds exclude checkpoints, evaluations, the first execution, and executions whose logs have
+    Speeds exclude checkpoints, evaluations, the first step, and steps whose logs have
     `compile_seconds`.
 
     Args:
@@ -44,7 +44,7 @@ class StepLog(keras.callbacks.Callback):
         self._steps = steps
         self._log_every = log_every
         self._reports = reports
-        self._has_compiled = self._has_reported = False
+        self._has_traced = self._has_reported = False
         self._speed = 0.0, 0.0  # Tokens per second, and seconds per step.
 
     def on_train_begin(self, logs=None):
@@ -52,29 +52,30 @@ class StepLog(keras.callbacks.Callback):
             report.begin()
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._restart(tokens=0.0)
+        self._start_measuring(tokens=0.0)
 
     def on_train_batch_end(self, batch, logs=None):
-        if self._has_compiled and "compile_seconds" in logs:
-            self._leave_out_last_execution(logs["tokens"])
-        seconds = self._steps.clock() - self._start
-        if seconds > 1e-9:
-            count = max(self._steps.step - self._start_step, 1)
-            self._speed = (logs["tokens"] - self._start_tokens) / seconds, seconds / count
+        now, tokens = self._steps.clock(), logs["tokens"]
+        if not self._has_traced or "compile_seconds" not in logs:
+            self._seconds += now - self._last
+            self._tokens += tokens - self._last_tokens
+            self._count += 1
+        self._last, self._last_tokens = now, tokens
+        if self._seconds > 1e-9:
+            self._speed = self._tokens / self._seconds, self._seconds / self._count
         speed, seconds_per_step = self._speed
         left = (self._steps.last - self._steps.step) * seconds_per_step
         reported = logs | {"tokens_per_second": speed, "seconds_left": left}
-        is_due = self._steps.passed(self._log_every) or self._is_first_due(seconds)
+        is_early = not self._has_reported and self._seconds >= _FIRST_REPORT_SECONDS
+        is_due = self._steps.step % self._log_every == 0 or (is_early and self._has_traced)
         if is_due:
             reported["learning_rate"] = float(self.model.optimizer.learning_rate)
             self._has_reported = True
             self.model.reset_metrics()
-            self._restart(tokens=0.0)
-        elif not self._has_compiled:
-            self._restart(logs["tokens"])
-        else:
-            self._last, self._last_tokens = self._steps.clock(), logs["tokens"]
-        self._has_compiled = True
+            self._start_measuring(tokens=0.0)
+        elif not self._has_traced:
+            self._start_measuring(tokens)
+        self._has_traced = True
         for report in self._reports:
             report.trained(reported, is_due=is_due)
 
@@ -82,18 +83,10 @@ class StepLog(keras.callbacks.Callback):
         for report in self._reports:
             report.end()
 
-    def _is_first_due(self, seconds):
-        return self._has_compiled and not self._has_reported and seconds >= _FIRST_REPORT_SECONDS
-
-    def _leave_out_last_execution(self, tokens):
-        self._start += self._steps.clock() - self._last
-        self._start_step += self._steps.step - self._steps.before
-        self._start_tokens += tokens - self._last_tokens
-
-    def _restart(self, tokens):
-        self._start, self._start_step = self._steps.clock(), self._steps.step
-        self._start_tokens = tokens
-        self._last, self._last_tokens = self._start, tokens
+    def _start_measuring(self, tokens):
+        """Forgets the measured steps. The next one has the tokens after `tokens` of the logs."""
+        self._seconds, self._tokens, self._count = 0.0, 0.0, 0
+        self._last, self._last_tokens = self._steps.clock(), tokens
 
 
 class Terminal:
@@ -128,7 +121,7 @@ class Terminal:
         # Short enough for 80 columns.
         progress = f"loss {logs['loss']:.4f}, {rate} tokens/s, {left} left"
         self._bar.set_postfix_str(progress, refresh=False)
-        self._bar.update(self._steps.step - self._steps.before)
+        self._bar.update()
         if "compile_seconds" in logs:
             write_line(
                 f"step {self._steps.step}/{self._steps.last}: XLA compiled for "
@@ -189,17 +182,18 @@ class TensorBoard:
             self._write("train", self._steps.step, values)
 
     def end(self):
-        """Writes what is buffered."""
-        self._try(self._flush)
+        """Does nothing."""
 
     def evaluated(self, result: DevResult, samples: Sequence[Sample]):
         """Writes the results on the dev set."""
         values = result._asdict()
         self._write("dev", values.pop("step"), values, _table(samples))
-        self._try(self._flush)
 
     def _write(self, part, step, values, translations=None):
-        def write():
+        """Writes values. If that fails, training continues without TensorBoard logs."""
+        if self._has_failed:
+            return
+        try:
             if part not in self._writers:
                 self._writers[part] = tf.summary.create_file_writer(str(self._directory / part))
             with self._writers[part].as_default(step):
@@ -208,19 +202,7 @@ class TensorBoard:
                         tf.summary.scalar(name, value)
                 if translations:
                     tf.summary.text("translations", translations)
-
-        self._try(write)
-
-    def _flush(self):
-        for writer in self._writers.values():
-            writer.flush()
-
-    def _try(self, write):
-        """Calls a function. If a write fails, training continues without TensorBoard logs."""
-        if self._has_failed:
-            return
-        try:
-            write()
+            self._writers[part].flush()
         except tf.errors.OpError as error:
             self._has_failed = True
             logging.warning(

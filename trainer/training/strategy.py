@@ -59,10 +59,6 @@ def check_xla(config: RunConfig, strategy: tf.distribute.Strategy) -> RunConfig:
     """Returns the settings, without XLA if it fails on one of several devices.
 
     This runs a small compiled program on each device. A failure is logged as a warning.
-
-    Args:
-        config: the settings, from `with_devices`.
-        strategy: the strategy of the run.
     """
     if not config.jit_compile or config.strategy != "mirrored":
         return config
@@ -97,15 +93,17 @@ def make_strategy(name: str, logical_devices: int = 0) -> tf.distribute.Strategy
     if name == "multiworker":
         return _join_workers()
     if logical_devices:
-        return tf.distribute.MirroredStrategy(_divide_cpu(logical_devices))
-    gpus = tf.config.list_logical_devices("GPU")
-    if not gpus:
+        parts = [tf.config.LogicalDeviceConfiguration()] * logical_devices
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, parts)
+    devices = tf.config.list_logical_devices("CPU" if logical_devices else "GPU")
+    if not devices:
         raise ValueError(
             "Expected at least one GPU for the strategy mirrored. Received: a machine where "
             "TensorFlow finds none. Use --strategy=one, or try the strategy on the CPU with "
             "--logical_devices=2."
         )
-    return tf.distribute.MirroredStrategy([device.name for device in gpus])
+    return tf.distribute.MirroredStrategy([device.name for device in devices])
 
 
 def describe_devices(count: int, config: RunConfig) -> str:
@@ -127,35 +125,25 @@ def workers_of(environment: Mapping[str, str]) -> tuple[list[str], int]:
     (['a:1', 'b:1'], 1)
     """
     text = environment.get("TF_CONFIG", "")
-    if not text:
-        raise _config_error("none")
     try:
         config = json.loads(text)
-        workers, task = config["cluster"]["worker"], config["task"]
-        others = sorted(set(config["cluster"]) - {"worker"})
-        kind, index = task["type"], task["index"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise _config_error(f"{text} ({type(error).__name__}: {error})") from error
-    if others:
-        raise _config_error(f"a cluster with {' and '.join(others)} too: {text}")
-    is_list = isinstance(workers, list) and bool(workers)
-    if not is_list or not all(isinstance(worker, str) and ":" in worker for worker in workers):
-        raise _config_error(f"the workers {workers!r}, not a list of addresses with ports")
-    if len(workers) == 1:
-        raise _config_error(f"a single worker, {workers[0]}; for one process use another strategy")
-    if len(set(workers)) < len(workers):
-        raise _config_error(f"the workers {workers!r}, with a duplicate address")
-    if kind != "worker" or index not in range(len(workers)):
-        raise _config_error(f"the task {task!r}, which is not one of the {len(workers)} workers")
-    return workers, index
-
-
-def _config_error(received):
-    return ValueError(
-        "Expected the workers of --strategy=multiworker in the environment variable TF_CONFIG. "
-        f"Received: {received}. "
-        f"Set it on every worker, like {_EXAMPLE}."
-    )
+        (kind, workers), *others = config["cluster"].items()
+        is_valid = (
+            not others
+            and kind == config["task"]["type"] == "worker"
+            and len(workers) == len({*workers}) > 1
+            and all(":" in worker for worker in workers)
+            and config["task"]["index"] in range(len(workers))
+        )
+    except (AttributeError, KeyError, TypeError, ValueError):
+        is_valid = False
+    if not is_valid:
+        raise ValueError(
+            "Expected the environment variable TF_CONFIG with the addresses of two or more workers "
+            f"and the index of this one. Received: {text or 'none'}. Set it on every worker, like "
+            f"{_EXAMPLE}."
+        )
+    return workers, config["task"]["index"]
 
 
 def _join_workers():
@@ -165,21 +153,6 @@ def _join_workers():
     # At lower levels, TensorFlow logs every sum over the workers.
     tf.get_logger().setLevel("WARNING")
     return tf.distribute.MultiWorkerMirroredStrategy()
-
-
-def _divide_cpu(count):
-    if count < 2:
-        raise ValueError(f"Expected logical_devices to be at least 2. Received: {count}.")
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    try:
-        parts = [tf.config.LogicalDeviceConfiguration()] * count
-        tf.config.set_logical_device_configuration(cpu, parts)
-    except RuntimeError as error:
-        raise ValueError(
-            f"Expected TensorFlow to be unused before the CPU is split into {count} devices. "
-            "Received: a process that has used it. Create the strategy first."
-        ) from error
-    return [device.name for device in tf.config.list_logical_devices("CPU")]
 
 
 class WorkerLostError(RuntimeError):
@@ -234,14 +207,9 @@ class WorkerGroup:
         return None if math.isnan(found) else found
 
     def check_same(self, value: int, description: str):
-        """Checks that an integer is equal to the chief's.
+        """Raises ValueError on workers whose integer, below 2^53, differs from the chief's.
 
-        Args:
-            value: an integer below 2^53.
-            description: the expected state in the error message, such as "the same settings".
-
-        Raises:
-            ValueError: on workers whose value differs.
+        `description` is the expected state in the error message, such as "the same settings".
         """
         expected = int(self.from_chief(float(value)))
         if value != expected:
@@ -252,13 +220,9 @@ class WorkerGroup:
 
     @contextlib.contextmanager
     def detecting_lost_workers(self, remedy: Callable[[], str]):
-        """Converts TensorFlow's errors for a lost process to WorkerLostError.
+        """Raises WorkerLostError for TensorFlow's errors if another process has ended.
 
-        Args:
-            remedy: function that returns the end of the error message, with instructions.
-
-        Raises:
-            WorkerLostError: if another process has ended.
+        `remedy` returns the end of the error message, with instructions.
         """
         try:
             yield

@@ -8,7 +8,6 @@ from t2t_relpos.models import Transformer
 from trainer.data.tokenizer import PAD_ID
 from trainer.training.batch_parts import RandomStreams, accumulate, split, sum_over_replicas
 from trainer.training.compiled_steps import CompiledOnReplicas, CompiledStep
-from trainer.training.keras_compat import WithoutSymbolicBuild, skip_gradient_sum
 from trainer.training.label_smoothed_cross_entropy import label_smoothed_cross_entropy
 from trainer.training.optimizer import LossScale
 
@@ -44,7 +43,7 @@ class TokenStatistics(keras.metrics.Metric):
         }
 
 
-class TrainingModel(WithoutSymbolicBuild, keras.Model):
+class TrainingModel(keras.Model):
     """A Keras model that trains a Transformer. Only the Transformer is saved.
 
     The loss of a step is the mean over the target tokens of all replicas, so it does not depend on
@@ -95,7 +94,10 @@ class TrainingModel(WithoutSymbolicBuild, keras.Model):
         With a MirroredStrategy, `jit_compile` compiles the loss and the gradients of each replica.
         """
         super().compile(optimizer=optimizer, jit_compile=kwargs.pop("jit_compile", False), **kwargs)
-        skip_gradient_sum(self.optimizer)
+        # Gradients are already summed over replicas.
+        self.optimizer._all_reduce_sum_gradients = lambda gradients_and_variables: (
+            gradients_and_variables
+        )
         self._compute = self._differentiate
         if self.jit_compile and self._mirrored is not None:
             self._compute = CompiledOnReplicas(self._differentiate)
@@ -103,6 +105,10 @@ class TrainingModel(WithoutSymbolicBuild, keras.Model):
             self.optimizer.build(self.trainable_variables)
             if self.transformer.compute_dtype == "float16":
                 self.loss_scale = LossScale(self.optimizer)
+
+    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+        # The model is built. Keras would reduce a batch over replicas, whose sizes differ.
+        pass
 
     @property
     def _mirrored(self):
@@ -193,9 +199,7 @@ class TrainingModel(WithoutSymbolicBuild, keras.Model):
         if not self.jit_compile:
             super().make_train_function(force)
         elif force or self.train_function is None:
-            self.train_function = CompiledStep(
-                self.train_step, self.steps_per_execution, self._mirrored
-            )
+            self.train_function = CompiledStep(self.train_step, self._mirrored)
 
     def make_test_function(self, force=False):
         # Disable XLA, which would compile each of the many shapes of evaluation batches.

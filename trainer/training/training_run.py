@@ -12,7 +12,7 @@ from trainer.data.batching import evaluation_batches, training_batches
 from trainer.model_dir import ModelDirectory
 from trainer.training.batch_parts import shard
 from trainer.training.callbacks import Steps, StopAtNan, StopSignals, WriteCheckpoints
-from trainer.training.checkpoints import BestCheckpoints, CheckpointError, Checkpoints
+from trainer.training.checkpoints import BestCheckpoints, Checkpoints
 from trainer.training.dev_set import METRIC_NAMES, DevEvaluator, DevResults, DevTranslator
 from trainer.training.optimizer import FusedAdam, NoamSchedule
 from trainer.training.preparation import Preparation, settings_to_resume
@@ -78,7 +78,12 @@ class TrainingRun:
         with self._strategy.scope():
             self.model = self._make_model()
             self.step = self.checkpoints.restore_latest(self.model)
-        self._check_step()
+        if self.step > self.config.train_steps:
+            raise ValueError(
+                f"Expected --train_steps of at least {self.step}, the step of the last checkpoint. "
+                f"Received: {self.config.train_steps}. Give a larger --train_steps, or another "
+                "--model_dir."
+            )
         if self._prepared.parent is not None and self.step == 0:
             self.model.transformer.set_weights(self._prepared.parent.load_model().get_weights())
         is_due = self.step >= config.train_steps or self.step % config.evaluate_every == 0
@@ -123,25 +128,8 @@ class TrainingRun:
             architecture.hidden_dim, config.warmup_steps, config.learning_rate
         )
         adam = FusedAdam(self._schedule, config.adam_beta1, config.adam_beta2, config.adam_epsilon)
-        model.compile(
-            adam, steps_per_execution=config.steps_per_execution, jit_compile=config.jit_compile
-        )
+        model.compile(adam, jit_compile=config.jit_compile)
         return model
-
-    def _check_step(self):
-        if self.step >= self.config.train_steps + self.config.steps_per_execution:
-            raise ValueError(
-                f"Expected --train_steps of at least {self.step}, the step of the last checkpoint. "
-                f"Received: {self.config.train_steps}. Give a larger --train_steps, or another "
-                "--model_dir."
-            )
-        if self.step % self.config.steps_per_execution:
-            raise ValueError(
-                "Expected to resume from a multiple of steps_per_execution. Received: the "
-                f"checkpoint of step {self.step} and "
-                f"steps_per_execution={self.config.steps_per_execution}. Use the previous "
-                "steps_per_execution, or 1."
-            )
 
     def describe(self) -> str:
         """Returns the settings, training pairs, number of parameters and devices as text."""
@@ -155,27 +143,20 @@ class TrainingRun:
         Writes checkpoints, logs and model.keras.
 
         Raises:
-            CheckpointError: if a file can't be written.
+            OSError: if a file can't be written.
             NotFiniteError: if the loss is not finite.
             WorkerLostError: if another process of the run has ended.
         """
         with self.worker_group.detecting_lost_workers(self.how_to_resume), StopSignals() as signals:
             steps = Steps(self.step, self.config.train_steps, signals)
-            try:
-                self._fit(steps)
-            except OSError as error:
-                file, reason = error.filename or "a file", error.strerror or error
-                raise CheckpointError(
-                    f"Can't write {file}: {reason}. Free space or grant write permission. "
-                    f"{self.how_to_resume()}"
-                ) from error
+            self._fit(steps)
             self.step, self.signal = steps.step, signals.received
             if self.signal is None:
                 self.worker_group.wait()
 
     def _fit(self, steps):
         config, directory = self.config, self.directory
-        stop_at_nan = StopAtNan(steps, self._prepared.tokenizers.target.vocab_size, self._schedule)
+        stop_at_nan = StopAtNan(steps, self._schedule)
         is_chief = self.worker_group.is_chief
         reports = [Terminal(steps), TensorBoard(steps, directory.logs)] if is_chief else []
         # `Steps` is the first, because all others read the step from it.

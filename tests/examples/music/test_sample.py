@@ -106,7 +106,7 @@ def test_errors(tmp_path, run):
 
 def test_picture_without_matplotlib(monkeypatch):
     with loaded("examples.music.sample") as program:
-        monkeypatch.setattr(program.png_plots, "has_matplotlib", lambda: False)
+        monkeypatch.setattr(program.importlib.util, "find_spec", lambda name: None)
         program.FLAGS(["sample", "--checkpoint=x", "--output=y.mid", "--picture=y.png"])
         with pytest.raises(SystemExit, match="--picture needs matplotlib"):
             program.main([])

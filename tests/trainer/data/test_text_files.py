@@ -62,13 +62,12 @@ def test_fingerprint_depends_on_contents_only(write, tmp_path):
     assert read_text(source, target).fingerprint != before
 
 
-def test_carriage_return_inside_a_line_is_a_space(write, caplog):
+def test_carriage_return_inside_a_line_is_a_space(write):
     """In files for training and evaluation as in the input of `trainer.translate`."""
     content = "On\rSunday\r\n\r\nTwo\n"
     corpus = read_text(write("a.en", "a\nb\nc\n"), write("a.de", content))
     assert list(corpus.targets()) == ["On Sunday", "", "Two"]
     assert list(streams.lines(io.BytesIO(content.encode()), "-")) == [b"On Sunday", b"", b"Two"]
-    assert "a.de has carriage returns inside lines, first in line 1. They are read" in caplog.text
 
 
 def test_block_size_does_not_matter(write, monkeypatch):
@@ -124,28 +123,28 @@ ONE, EINS = {"a.en": b"one\n"}, {"a.de": b"eins\n"}
         (
             {"a.en": b"one\nfive\n"},
             {"a.de": "eins\nfünf\n".encode("latin-1")},
-            r"UTF-8 in .*a.de. Received: invalid bytes .*\\xfc.* in line 2. Convert .*iconv -f",
+            r"UTF-8 text in .*a.de. Received: invalid .*\\xfc.* in line 2. Convert .*iconv -f",
         ),
         (
             {"a.en.gz": gzip.compress("fünf\n".encode("latin-1"))},
             EINS,
-            "UTF-8 in .*: gunzip .*/a.en.gz && iconv .*/a.en > .*/a.en.utf8$",
+            "UTF-8 text in .*a.en.gz. Received: invalid bytes",
         ),
         (
             {"a.en": "\ufeffone\n".encode()},
             EINS,
-            ".*a.en without a byte order mark. .* Remove it: sed -i",
+            ".*a.en without a byte order mark. .* Remove it with: sed",
         ),
         (
             {"a.en.gz": gzip.compress("\ufeffone\n".encode())},
             EINS,
-            ".* Remove it: gunzip .*/a.en.gz && sed -i .*/a.en$",
+            ".*a.en.gz without a byte order mark",
         ),
         (
             {"a.en": b"one\rtwo\r"},
             EINS,
             "lines of .*a.en to end in a line feed. Received: .* carriage return only, .*Convert "
-            r"it: tr '\\r' '\\n' < .*/a.en > .*/a.en.txt$",
+            r"it with: tr '\\r' '\\n'",
         ),
         ({"plain.gz": b"one\n"}, EINS, f".*plain.gz {NOT_GZIP}"),
         ({"short.gz": gzip.compress(b"one\n")[:-9]}, EINS, f".*short.gz {NOT_GZIP}"),

@@ -38,8 +38,6 @@ def test_counts_have_a_summary_and_sums():
         "2,000 tokens, 4 unknown (0.20%), 20 byte pieces (1.00%), normalization changes 2 of 20 "
         "lines"
     )
-    earlier = TextCounts(10, 1000, 3, 0, None)
-    assert str(earlier + counts) == "3,000 tokens, 7 unknown (0.23%), 20 byte pieces (0.67%)"
 
 
 def test_more_than_a_thousandth_of_unknown_tokens_is_a_warning():

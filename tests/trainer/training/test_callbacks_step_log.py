@@ -31,17 +31,17 @@ class Run:
         self.log = StepLog(self.steps, log_every, [self])
         monkeypatch.setattr(time, "perf_counter", lambda: self.now)
 
-    def fit(self, losses, per_execution=1, after_step=lambda: None):
+    def fit(self, losses, after_step=lambda: None):
         """Trains an epoch."""
         self.model.reset_metrics()
         for callback in (self.steps, self.log):
             callback.set_model(self.model)
             callback.on_epoch_begin(0)
-        for i in range(0, len(losses), per_execution):
-            self.now += per_execution
-            logs = self.model.logs(losses[i : i + per_execution])
+        for i, loss in enumerate(losses):
+            self.now += 1
+            logs = self.model.logs([loss])
             for callback in (self.steps, self.log):
-                callback.on_train_batch_end(i + per_execution - 1, logs)
+                callback.on_train_batch_end(i, logs)
             after_step()
 
     def trained(self, logs, *, is_due):
@@ -82,13 +82,6 @@ def test_speed_excludes_checkpoints(monkeypatch):
 
     run.fit([1.0] * 6, after_step=checkpoint)
     assert run.of("tokens_per_second") == [pytest.approx(13.0)] * 3
-
-
-def test_reports_with_several_steps_per_execution(monkeypatch):
-    run = Run(monkeypatch, log_every=3)
-    run.fit([1.0] * 8, per_execution=4)
-    assert run.of("step") == [4, 8]
-    assert run.of("tokens_per_second")[1] == pytest.approx(13.0)
 
 
 def test_first_report_is_early(monkeypatch):

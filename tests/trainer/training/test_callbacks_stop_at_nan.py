@@ -1,4 +1,3 @@
-import logging
 import re
 
 import pytest
@@ -10,9 +9,9 @@ from trainer.training.optimizer import LossScale
 @pytest.fixture
 def stop():
     steps = Steps(100, 200)
-    made = StopAtNan(steps, vocab_size=24, schedule=lambda update: update / 1000)
+    made = StopAtNan(steps, schedule=lambda update: update / 1000)
     made.steps = steps
-    steps.step, steps.before = 117, 116
+    steps.step = 117
     return made
 
 
@@ -56,21 +55,3 @@ def test_float16_stops_if_no_gradient_is_finite_at_the_smallest_scale(stop):
     with pytest.raises(NotFiniteError, match=message):
         for _ in range(10):
             stop.on_train_batch_end(0, skipped)
-
-
-def test_message_names_all_steps_of_an_execution(stop):
-    stop.steps.before = 114
-    with pytest.raises(NotFiniteError, match="Received: nan at one of the steps 115 to 117, "):
-        stop.on_train_batch_end(0, {"loss": NAN})
-
-
-def test_very_large_loss_warns_once(stop, caplog):
-    with caplog.at_level(logging.WARNING, logger="absl"):
-        stop.on_train_batch_end(0, FINE | {"loss": 15.5})
-        assert caplog.text == ""
-        for _ in range(2):
-            stop.on_train_batch_end(0, FINE | {"loss": 7.7e10})
-    assert [record.getMessage() for record in caplog.records] == [
-        "Training diverges: the loss is 7.7e+10 at step 117, but uniform probabilities have a "
-        "loss of 3.18. Lower --learning_rate or raise --warmup_steps."
-    ]

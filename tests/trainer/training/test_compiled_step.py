@@ -32,23 +32,17 @@ def test_compiled_step_traces_static_shapes_and_reports_new_ones():
     assert [each.get("programs") for each in logs] == [1, 2, None]
     assert all(each["compile_seconds"] > 0 for each in logs[:2])
     assert "compile_seconds" not in logs[2]
-    # Several steps per call.
-    iterator = iter(batches(5, 7, 5, 7))
-    logs = CompiledStep(train_step, steps=3)(iterator)
-    assert int(logs["loss"]) == 10 and logs["programs"] == 2
-    assert len(list(iterator)) == 1
 
 
 @pytest.mark.parametrize(
-    ("transformer", "jit_compile", "steps"),
+    ("transformer", "jit_compile"),
     [
-        (TinyTransformer, True, 2),
-        pytest.param(TRANSFORMER, True, 1, marks=pytest.mark.slow),
-        pytest.param(TRANSFORMER, False, 2, marks=pytest.mark.slow),
+        (TinyTransformer, True),
+        pytest.param(TRANSFORMER, True, marks=pytest.mark.slow),
     ],
-    ids=["one layer", "Transformer", "Transformer without XLA"],
+    ids=["one layer", "Transformer"],
 )
-def test_compiled_training_equals_uncompiled(transformer, jit_compile, steps, rng):
+def test_compiled_training_equals_uncompiled(transformer, jit_compile, rng):
     data = [
         {side: rng.integers(2, 13, (3, n)).astype("int32") for side in ("inputs", "targets")}
         for n in (5, 8, 5, 8)
@@ -56,8 +50,8 @@ def test_compiled_training_equals_uncompiled(transformer, jit_compile, steps, rn
     specification = {side: tf.TensorSpec([None, None], tf.int32) for side in ("inputs", "targets")}
     dataset = tf.data.Dataset.from_generator(lambda: data, output_signature=specification)
 
-    def train(jit_compile, steps):
-        options = {"jit_compile": jit_compile, "steps_per_execution": steps, "run_eagerly": False}
+    def train(jit_compile):
+        options = {"jit_compile": jit_compile, "run_eagerly": False}
         settings = {"rate": 0.5, "device_tokens": 20, "clip_norm": 1.0, "options": options}
         model = training_model(transformer, **settings)
         fit = lambda: model.fit(dataset, steps_per_epoch=4, shuffle=False, verbose=0).history
@@ -66,6 +60,6 @@ def test_compiled_training_equals_uncompiled(transformer, jit_compile, steps, rn
         assert int(model.optimizer.iterations) == 8
         return logs, model.get_weights()
 
-    (logs, weights), (expected, expected_weights) = train(jit_compile, steps), train(False, 1)
+    (logs, weights), (expected, expected_weights) = train(jit_compile), train(False)
     assert_all_close(logs, expected, rtol=1e-5)
     assert_all_close(weights, expected_weights, rtol=1e-5, atol=1e-6)

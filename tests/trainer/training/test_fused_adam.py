@@ -1,7 +1,6 @@
 """Tests of Adam with one op per variable. test_replicas.py tests it on several replicas."""
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 from comparisons import assert_all_close
@@ -32,18 +31,6 @@ def test_updates_and_variables_equal_keras(rng):
     assert list(our_state) == list(their_state)
     tolerances = {"rtol": 2e-6, "atol": 2e-6}
     assert_all_close([*ours, *our_state.values()], [*theirs, *their_state.values()], **tolerances)
-
-
-def test_amsgrad_and_sparse_gradients_equal_keras(rng):
-    table = rng.normal(size=(5, 3)).astype("float32")
-    sparse = tf.IndexedSlices(tf.ones((2, 3)), tf.constant([1, 3]), tf.constant([5, 3]))
-    for settings, gradient in (({"amsgrad": True}, tf.constant(table * 2)), ({}, sparse)):
-        updated = []
-        for kind in (FusedAdam, keras.optimizers.Adam):
-            variable = keras.Variable(table)
-            kind(**SETTINGS, **settings).apply([gradient], [variable])
-            updated.append(variable.numpy())
-        np.testing.assert_array_equal(*updated)
 
 
 def test_from_config_restores_the_settings():

@@ -21,16 +21,3 @@ def test_first_update_has_learning_rate_0():
     optimizer.apply([np.ones(2, "float32")], [variable])
     expected = np.array([1.0, 5.0]) - 2 * 0.5 * 2**-0.5 * 4**-0.5
     np.testing.assert_allclose(variable.value, expected, rtol=1e-6)
-
-
-def test_schedule_is_serialized_with_the_optimizer():
-    settings = {"model_width": 7, "warmup_steps": 13, "multiplier": 1.5}
-    optimizer = keras.optimizers.Adam(NoamSchedule(**settings))
-    again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
-    assert again._learning_rate.get_config() == settings
-
-
-@pytest.mark.parametrize("name", ["model_width", "warmup_steps", "multiplier"])
-def test_arguments_that_are_not_positive_raise(name):
-    with pytest.raises(ValueError, match=f"Expected {name} to be positive. Received: 0"):
-        NoamSchedule(**({"model_width": 2, "warmup_steps": 3} | {name: 0}))

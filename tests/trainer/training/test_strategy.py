@@ -1,4 +1,5 @@
 import json
+import re
 
 import numpy as np
 import pytest
@@ -123,15 +124,9 @@ def test_mirrored_strategy_selects_the_attention_of_gpus(with_gpus, monkeypatch)
 @pytest.mark.parametrize(
     ("name", "logical_devices", "message"),
     [
-        (
-            "multiworker",
-            None,
-            "the workers of --strategy=multiworker in .* TF_CONFIG. Received: none",
-        ),
+        ("multiworker", None, "the environment variable TF_CONFIG .*. Received: none"),
         ("one", 2, "logical_devices only with the strategy mirrored. Received: 2"),
         ("mirrored", None, "at least one GPU .*. Use --strategy=one, or .* --logical_devices=2"),
-        ("mirrored", 1, "logical_devices to be at least 2. Received: 1"),
-        ("mirrored", 2, "TensorFlow to be unused before the CPU is split into 2 devices"),
     ],
 )
 def test_strategy_that_can_not_be_made_raises(name, logical_devices, message, monkeypatch):
@@ -154,32 +149,26 @@ def test_workers_of_tf_config():
     assert workers_of({"TF_CONFIG": config()}) == (WORKERS, 2)
 
 
-NO_LIST = "the workers {}, not a list of addresses with ports"
-NO_WORKER = "the task {.*}, which is not one of the 3 workers"
-
-
 @pytest.mark.parametrize(
-    ("tf_config", "received"),
+    "tf_config",
     [
-        ("", "none. Set it on every worker, like TF_CONFIG='{"),
-        ("{", r"\{ \(JSONDecodeError"),
-        ("{}", r"\{\} \(KeyError: 'cluster'\)"),
-        ("[]", r".*TypeError"),
-        (config(ps=["fourth:1"]), "a cluster with ps too"),
-        (config("first:12345"), NO_LIST.format("'first:12345'")),
-        (config(["first", "second"]), NO_LIST.format(".*")),
-        (config([]), NO_LIST.format(r"\[\]")),
-        (
-            config(WORKERS[:1]),
-            "a single worker, first:12345; for one process use another strategy",
-        ),
-        (config(WORKERS[:1] * 2), ".*with a duplicate address"),
-        (config(index=3), NO_WORKER),
-        (config(kind="chief", index=0), NO_WORKER),
-        (config(index="0"), NO_WORKER),
+        "",
+        "{",
+        "{}",
+        "[]",
+        config(ps=["fourth:1"]),
+        config("first:12345"),
+        config(["first", "second"]),
+        config([]),
+        config(WORKERS[:1]),
+        config(WORKERS[:1] * 2),
+        config(index=3),
+        config(kind="chief", index=0),
+        config(index="0"),
     ],
 )
-def test_invalid_tf_config_raises(tf_config, received):
-    message = "Expected the workers of --strategy=multiworker in the environment variable TF_CONFIG"
-    with pytest.raises(ValueError, match=f"{message}. Received: {received}"):
+def test_invalid_tf_config_raises(tf_config):
+    message = "Expected the environment variable TF_CONFIG with the addresses of two or more"
+    received = re.escape(tf_config or "none. Set it on every worker, like TF_CONFIG='{")
+    with pytest.raises(ValueError, match=f"{message} workers .* Received: {received}"):
         workers_of({"TF_CONFIG": tf_config} if tf_config else {})

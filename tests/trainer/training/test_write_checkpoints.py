@@ -43,8 +43,8 @@ class Run:
             callback.set_model(model)
         self.steps.on_epoch_begin(0)
 
-    def __call__(self, batches, per_execution=1, before_step=lambda batch: None):
-        for batch in range(per_execution - 1, batches, per_execution):
+    def __call__(self, batches, before_step=lambda batch: None):
+        for batch in range(batches):
             before_step(batch)
             for callback in (self.steps, self.write):
                 callback.on_train_batch_end(batch, {})
@@ -52,19 +52,13 @@ class Run:
 
 
 @pytest.mark.parametrize(
-    ("first", "batches", "per_execution", "every", "expected"),
-    [
-        (0, 7, 1, 3, [3, 6]),
-        (2, 7, 1, 3, [3, 6, 9]),
-        (0, 12, 4, 6, [8, 12]),
-        (0, 7, 1, None, []),
-        (96, 4, 1, 50, [100]),
-    ],
+    ("first", "batches", "every", "expected"),
+    [(0, 7, 3, [3, 6]), (2, 7, 3, [3, 6, 9]), (0, 7, None, []), (96, 4, 50, [100])],
 )
 def test_checkpoints_at_multiples_of_steps_and_after_the_last(
-    tmp_path, first, batches, per_execution, every, expected
+    tmp_path, first, batches, every, expected
 ):
-    assert Run(tmp_path, first, every=every)(batches, per_execution) == expected
+    assert Run(tmp_path, first, every=every)(batches) == expected
 
 
 def test_checkpoints_at_intervals_of_minutes(tmp_path, monkeypatch):
@@ -85,7 +79,7 @@ def test_checkpoint_after_a_signal_between_callbacks(tmp_path):
     run.signals.received = 15
     run.write.on_train_batch_end(0, {})
     assert run.checkpoints.saved == []
-    assert run(2)[0] == 1 and run.write.model.stop_training
+    assert run(2)[0] == 2 and run.write.model.stop_training
 
 
 def test_write_reports_the_checkpoint(tmp_path, capsys, monkeypatch):

@@ -4,8 +4,8 @@ import pytest
 from small_transformers import small_config
 
 from t2t_relpos.models import Transformer
-from trainer.training.keras_compat import optimizer_keys
-from trainer.training.variable_keys import model_keys, parts
+from trainer.training.batch_parts import RandomStreams
+from trainer.training.checkpoints import model_keys, optimizer_keys
 
 
 def make(position="relative"):
@@ -41,8 +41,7 @@ def test_every_variable_has_a_key_that_is_equal_in_all_models(position):
         if key:
             assert slot in ("momentum", "velocity") and variable.shape == keys[key].shape
     states = [variable for variable in model.variables if variable.name == "seed_generator_state"]
-    generators = parts(model, keras.random.SeedGenerator)
-    assert {id(generator.state) for generator in generators} == set(map(id, states))
+    assert set(map(id, RandomStreams(model)._states)) == set(map(id, states))
 
 
 def test_hidden_variable_raises():
