@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import errno
 import glob
+import io
 import os
 import re
 import shutil
@@ -58,7 +59,7 @@ def output_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
 
     A stream receives the data whenever the file is flushed.
     """
-    # Errors that the block raises may be those of other files, so they are not named here.
+    # Errors that the block raises may be those of other files: only writes are named.
     if is_stream(path):
         with _naming(path):
             stream = _open_stream(path)
@@ -69,12 +70,24 @@ def output_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
         with _naming(path):
             target = _follow_links(path)
             temporary = stack.enter_context(_temporary_directory(target)) / target.name
-            opened = open(temporary, "wb")
+            opened = io.BufferedWriter(_NamedFile(temporary, path))
         with opened:
             yield opened
         with _naming(path):
             flush(temporary)
             _replace_file(temporary, target)
+
+
+class _NamedFile(io.FileIO):
+    """A file whose errors of writing name `path`."""
+
+    def __init__(self, file, path):
+        super().__init__(file, "wb")
+        self._path = path
+
+    def write(self, data):
+        with _naming(self._path):
+            return super().write(data)
 
 
 def write_text(path: str | os.PathLike, text: str):
@@ -146,10 +159,10 @@ def _open_stream(path):
     """Opens a stream. A descriptor is written at its position, and its file is not truncated."""
     descriptor = _descriptor(path)
     if descriptor is None:
-        return open(path, "wb")
+        return io.BufferedWriter(_NamedFile(path, path))
     for printed in (sys.stdout, sys.stderr):
         printed.flush()
-    return os.fdopen(os.dup(descriptor), "wb")
+    return io.BufferedWriter(_NamedFile(os.dup(descriptor), path))
 
 
 def _follow_links(path):

@@ -7,6 +7,7 @@
 import importlib.util
 import os
 import sys
+from pathlib import Path
 
 # Must be set before TensorFlow is imported; hides its start-up log.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -18,7 +19,7 @@ from examples.music import performance
 from t2t_relpos import CausalLM
 from t2t_relpos.decoding import TopPSampler
 from t2t_relpos.t2t import config_from_hparams, load_t2t_weights, parse_hparams
-from trainer import import_t2t
+from trainer import atomic_files, import_t2t
 
 FLAGS = flags.FLAGS
 
@@ -74,7 +75,8 @@ def write_picture(path, notes, primer):
         axes.barh(note.pitch, note.end - note.start, 0.9, note.start, color="tab:blue")
     axes.axvline(max((note.end for note in primer), default=0), color="tab:gray")
     axes.set(xlabel="seconds", ylabel="key")
-    figure.savefig(path)
+    with atomic_files.atomic_file(path) as temporary:
+        figure.savefig(temporary, format=Path(path).suffix[1:] or "png")
     print(f"Wrote {path}")
 
 

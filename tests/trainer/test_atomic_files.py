@@ -298,3 +298,11 @@ def test_longest_names_are_written(tmp_path):
     path = Path(tmp_path, "ä" * 127)
     atomic_files.write_text(path, "text")
     assert names(tmp_path) == [path.name]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no full device")
+def test_errors_of_an_output_file_name_it():
+    with pytest.raises(OSError, match="No space left") as caught:
+        with atomic_files.output_file("/dev/full") as file:
+            file.write(b"line\n" * 10**5)
+    assert caught.value.filename == "/dev/full"
