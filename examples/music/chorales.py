@@ -46,7 +46,7 @@ FLAGS = flags.FLAGS
 def define_flags():
     flags.DEFINE_list("positions", list(POSITIONS), "Comma-separated positions to train.")
     flags.DEFINE_list("seeds", ["1", "2", "3"], "Comma-separated seeds; one run of each.")
-    flags.DEFINE_integer("steps", 500, "Number of training steps.", lower_bound=1)
+    flags.DEFINE_integer("steps", 1000, "Number of training steps.", lower_bound=1)
     flags.DEFINE_integer("width", 128, "Width of the models, a multiple of 8.", lower_bound=8)
     flags.DEFINE_string("output_dir", "runs/chorales", "Directory for ids and results.")
 
