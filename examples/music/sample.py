@@ -7,7 +7,6 @@
 import importlib.util
 import os
 import sys
-from pathlib import Path
 
 # Must be set before TensorFlow is imported; hides its start-up log.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -76,28 +75,24 @@ def write_picture(path, notes, primer):
     axes.axvline(max((note.end for note in primer), default=0), color="tab:gray")
     axes.set(xlabel="seconds", ylabel="key")
     with atomic_files.atomic_file(path) as temporary:
-        figure.savefig(temporary, format=Path(path).suffix[1:] or "png")
+        figure.savefig(temporary)
     print(f"Wrote {path}")
-
-
-def _run():
-    if FLAGS.picture and importlib.util.find_spec("matplotlib") is None:
-        raise ValueError("--picture needs matplotlib. Run `pip install '.[plots]'`.")
-    primer = read_primer(FLAGS.primer, FLAGS.max_primer) if FLAGS.primer else []
-    model = load_model(FLAGS.checkpoint, FLAGS.hparams_set, FLAGS.hparams)
-    sampler = TopPSampler(1.0, temperature=FLAGS.temperature, seed=FLAGS.seed)
-    prompt = np.array([primer], "int32")
-    (ids,) = model.generate(prompt, sampler, len(primer) + FLAGS.events).tolist()
-    notes, counts = performance.decode(ids)
-    performance.write_midi(FLAGS.output, notes)
-    print_counts(FLAGS.output, counts, len(notes))
-    if FLAGS.picture:
-        write_picture(FLAGS.picture, notes, performance.decode(primer)[0])
 
 
 def main(argv):
     try:
-        _run()
+        if FLAGS.picture and importlib.util.find_spec("matplotlib") is None:
+            raise ValueError("--picture needs matplotlib. Run `pip install '.[plots]'`.")
+        primer = read_primer(FLAGS.primer, FLAGS.max_primer) if FLAGS.primer else []
+        model = load_model(FLAGS.checkpoint, FLAGS.hparams_set, FLAGS.hparams)
+        sampler = TopPSampler(1.0, temperature=FLAGS.temperature, seed=FLAGS.seed)
+        prompt = np.array([primer], "int32")
+        (ids,) = model.generate(prompt, sampler, len(primer) + FLAGS.events).tolist()
+        notes, counts = performance.decode(ids)
+        performance.write_midi(FLAGS.output, notes)
+        print_counts(FLAGS.output, counts, len(notes))
+        if FLAGS.picture:
+            write_picture(FLAGS.picture, notes, performance.decode(primer)[0])
     except (ValueError, OSError, ImportError) as error:
         sys.exit(f"music.sample: {error}")
 
