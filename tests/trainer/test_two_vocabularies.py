@@ -190,6 +190,21 @@ def test_incomplete_given_vocabularies_raise(trained, small_run, tmp_path, names
     ) in message
 
 
+def test_start_that_was_killed_between_the_vocabularies_resumes(trained, small_run, tmp_path):
+    whole, killed, other = (tmp_path / name for name in ("whole", "killed", "other"))
+    prepare(whole, small_run, **SIZES)
+    for directory, name in ((killed, "vocab.source.model"), (other, "vocab.target.model")):
+        directory.mkdir()
+        content = (trained / name).read_bytes()
+        (directory / "vocab.source.model").write_bytes(content)
+    prepare(killed, small_run, **SIZES)
+    for name in FILES:
+        assert (killed / name).read_bytes() == (whole / name).read_bytes()
+    # The user's source vocabulary is not replaced.
+    assert "Received: vocab.source.model. Add" in small_run.fails(other, **SIZES)
+    assert (other / "vocab.source.model").read_bytes() == content
+
+
 def test_start_that_trained_nothing_can_change_the_number_of_vocabularies(small_run, tmp_path):
     for sizes, files in ((SIZES, FILES), ({}, {"vocab.model"}), (SIZES, FILES)):
         prepare(tmp_path / "model", small_run, **sizes)

@@ -211,6 +211,11 @@ class Preparation:
         if config.source_vocab_size is None:
             return Tokenizers.shared(train(corpus.sentences(), "vocab_size"))
         source = train(corpus.sources(), "source_vocab_size", "source ")
+        alone = self.directory.vocabulary_file(side="source")
+        is_given = alone.is_file() and not self._is_left_over
+        # A start that was killed between the two files has left the same vocabulary.
+        if is_given and SentencePieceTokenizer.from_file(alone).fingerprint != source.fingerprint:
+            raise _incomplete(self.directory, [alone])
         return Tokenizers(source, train(corpus.targets(), "vocab_size", "target "))
 
     def _load_tokenizers(self, requested):
@@ -225,7 +230,7 @@ class Preparation:
         elif self.parent is not None:
             tokenizers, origin = self.parent.load_tokenizers(), self.parent.path
         elif not self._is_left_over:
-            tokenizers = _given_tokenizers(self.directory)
+            tokenizers = _given_tokenizers(self.directory, requested.source_vocab_size)
         if tokenizers is None:
             return None
         names = "normalization", "byte_fallback"
@@ -326,18 +331,23 @@ def _origin(directory):
     return directory.vocabularies[-1].get("made_from")
 
 
-def _given_tokenizers(directory):
+def _given_tokenizers(directory, source_vocab_size):
     """Returns the tokenizers of vocabularies that the user has put into a directory, or None."""
     files = {side: directory.vocabulary_file(side=side) for side in ("", "source", "target")}
     found = {side: file for side, file in files.items() if file.is_file()}
-    if not found:
+    if not found or ([*found] == ["source"] and source_vocab_size is not None):
         return None
     if [*found] not in ([""], ["source", "target"]):
-        shared, source, target = (file.name for file in files.values())
-        raise ValueError(
-            f"Expected either {shared}, or both {source} and {target}, in {directory.path}. "
-            f"Received: {', '.join(file.name for file in found.values())}. Add the missing file, "
-            "or remove what the model does not need."
-        )
+        raise _incomplete(directory, found.values())
     loaded = [SentencePieceTokenizer.from_file(file) for file in found.values()]
     return Tokenizers(loaded[0], loaded[-1])
+
+
+def _incomplete(directory, found):
+    names = (directory.vocabulary_file(side=side).name for side in ("", "source", "target"))
+    shared, source, target = names
+    return ValueError(
+        f"Expected either {shared}, or both {source} and {target}, in {directory.path}. Received: "
+        f"{', '.join(file.name for file in found)}. Add the missing file, or remove what the model "
+        "does not need."
+    )
