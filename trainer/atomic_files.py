@@ -25,6 +25,8 @@ _SECONDS_PER_DAY = 86_400
 _STANDARD_STREAMS = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
 # Constants of renameat2, from Linux's fcntl.h and fs.h.
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+# How names of temporary directories start.
+_TEMPORARY = ".writing-"
 
 
 @contextlib.contextmanager
@@ -39,7 +41,7 @@ def atomic_file(path: str | os.PathLike) -> Iterator[Path]:
     """
     with _naming(path):
         if is_stream(path):
-            with tempfile.TemporaryDirectory() as directory:
+            with tempfile.TemporaryDirectory(prefix=_TEMPORARY) as directory:
                 temporary = Path(directory) / Path(path).name
                 yield temporary
                 with open(temporary, "rb") as file, _open_stream(path) as stream:
@@ -196,12 +198,14 @@ def _copy_mode(source, target):
 
 @contextlib.contextmanager
 def _naming(path):
-    """Names `path` in OSErrors, instead of a temporary file or no file."""
+    """Names `path` in OSErrors that name a temporary file or no file."""
     try:
         yield
     except OSError as error:
         # Errors of h5py have a message only.
-        error.strerror, error.filename = error.strerror or str(error), os.fspath(path)
+        error.strerror = error.strerror or str(error)
+        if error.filename is None or _TEMPORARY in os.fsdecode(error.filename):
+            error.filename = os.fspath(path)
         raise
 
 
@@ -210,7 +214,7 @@ def _temporary_directory(path):
     """Yields a new directory next to `path`. Removes those of killed processes after a day."""
     prefix = path.stem[:40]  # the longest name of a file has 255 bytes
     remove_leftovers(path.parent, f"{prefix}-", seconds=_SECONDS_PER_DAY)
-    names = {"prefix": f".writing-{prefix}-", "dir": path.parent}
+    names = {"prefix": f"{_TEMPORARY}{prefix}-", "dir": path.parent}
     with tempfile.TemporaryDirectory(**names, ignore_cleanup_errors=True) as directory:
         yield Path(directory)
 
@@ -235,8 +239,15 @@ def remove_directory(path: str | os.PathLike):
 
 
 def remove_leftovers(directory: str | os.PathLike, name: str = "", seconds: float = 0.0):
-    """Removes files that killed processes wrote `seconds` ago, for paths that start with `name`."""
-    for entry in Path(directory).glob(f".writing-{glob.escape(name)}*"):
+    """Removes temporary directories that killed processes left in `directory`.
+
+    Args:
+        directory: a directory.
+        name: only those of files whose names start with it. Default: all.
+        seconds: only those that have not changed for longer. Default: 0, all, also those of running
+            processes.
+    """
+    for entry in Path(directory).glob(f"{_TEMPORARY}{glob.escape(name)}*"):
         with contextlib.suppress(FileNotFoundError):
             # Appending to a file does not change the time of its directory.
             changed = max(path.stat().st_mtime for path in (entry, *entry.rglob("*")))

@@ -228,6 +228,11 @@ def _check_source(tokenizers, config, kind):
             "Leave it out."
         )
     size, found = config.source_vocab_size or config.vocab_size, tokenizers.source.vocab_size
+    if size != found and config.tie_embeddings:
+        raise ValueError(
+            f"Expected no other vocabulary of the inputs: the checkpoint has one table of {size} "
+            f"ids for inputs and targets. Received: one of {found} ids. Leave --source_vocab out."
+        )
     if size != found:
         raise ValueError(
             f"Expected a vocabulary of the inputs of {size} ids, as in the checkpoint. Received: "

@@ -2,9 +2,8 @@
 
 config.json            kind of model, architecture, tokenizers, format version
 model.keras            the Transformer or CausalLM, without the optimizer
-vocab.model            the SentencePiece vocabulary (`vocab.subwords` for tensor2tensor's), or
-                       vocab.source.model and vocab.target.model, if source and target have their
-                       own
+vocab.model            the SentencePiece vocabulary (`vocab.subwords` for tensor2tensor's); or, with
+                       a vocabulary for each side, vocab.source.model and vocab.target.model
 run.json               the resolved settings of the training run
 checkpoints/step-000123/
 best/step-000123/      checkpoints with the best dev BLEU, with --keep_best
@@ -153,7 +152,7 @@ class ModelDirectory:
 
     @property
     def vocabularies(self) -> list[dict]:
-        """The entries of config.json for the vocabulary, or for the source's and the target's."""
+        """The tokenizer entries of config.json: one, or the source's and the target's."""
         config = self.read_config()
         return [config[name] for name in ("source_tokenizer", "tokenizer") if name in config]
 
@@ -161,6 +160,20 @@ class ModelDirectory:
     def vocabulary_files(self) -> list[Path]:
         """Paths of the vocabularies in config.json: none, one, or the source's and the target's."""
         return [self.path / entry["file"] for entry in self.vocabularies if "file" in entry]
+
+    def other_vocabularies(self, entries: list[dict]) -> list[Path]:
+        """Returns the vocabularies in the directory that are none of some entries.
+
+        Args:
+            entries: `vocabularies` of this directory or of another one.
+        """
+        known = {(entry.get("file"), entry.get("sha256")) for entry in entries}
+        files = (
+            self.vocabulary_file(kind, side)
+            for kind in VOCABULARY_SUFFIXES
+            for side in ("", "source", "target")
+        )
+        return [x for x in files if x.is_file() and (x.name, _digest(x)) not in known]
 
     def vocabulary_file(self, kind: str = "sentencepiece", side: str = "") -> Path:
         """Returns the path of the vocabulary of a tokenizer.
@@ -298,7 +311,8 @@ class ModelDirectory:
         if entry["kind"] == "none":
             raise ValueError(
                 f"Expected a model with a vocabulary. Received: {self.path}, which was imported "
-                "without one. Import it again with --vocab."
+                "without one. Import it again with --vocab, and with --source_vocab if the inputs "
+                "have a vocabulary of their own."
             )
         vocabulary = self.path / entry["file"]
         if not vocabulary.is_file():

@@ -48,7 +48,7 @@ def write_line(line: str):
 
 
 class Log:
-    """A text stream of messages. What can't be written to `stream` is lost, with one warning.
+    """A text stream of messages. Text that can't be written is dropped, with one warning.
 
     Characters that the encoding of the stream doesn't have are written as escape sequences.
 
@@ -185,10 +185,9 @@ def typed_lines() -> Iterator[bytes]:
 
 
 def check_files(flags: dict[str, str]):
-    """Checks that paths are different files, and outputs not *.gz. Ignores pipes and devices.
+    """Raises ValueError if two paths are the same file, or the name of an output ends in .gz.
 
-    Raises:
-        ValueError: if two paths refer to the same file, or an output is named *.gz.
+    Pipes and devices are not checked.
     """
     seen = {}
     for name, path in flags.items():

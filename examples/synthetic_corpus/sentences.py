@@ -52,6 +52,7 @@ class SentenceSampler:
         group = self.resolve(rule.get("group", group), f"in the {group}")
         head = self.phrase(rule["head"]) if "head" in rule else head
         if "parts" in rule:
+            # Between two parts is a comma in English, and none in German.
             fronts = front, (",", "")
             texts = [
                 self.draw(part, group, front, head) for part, front in zip(rule["parts"], fronts)
@@ -123,7 +124,7 @@ class SentenceSampler:
         return rule["leads"][clause.verb["english"]] if "leads" in rule else rule["lead"]
 
     def phrase(self, choice, context="", other=None):
-        """Draws a phrase for someone other than the phrase `other`, or a pair of texts."""
+        """Draws a phrase, or a pair of texts. A phrase never has the referent of `other`."""
         while True:
             name = self.resolve(choice, context)
             if name in TEXTS:

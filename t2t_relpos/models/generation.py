@@ -189,7 +189,8 @@ def _steps_match_call(model, cls):
 def start_unfolded(model, cls, logits_of, source, max_length):
     """Returns (state, step function) of a search without folded weights.
 
-    The step is that of the model, unless it would not compute what a call of the model computes.
+    The step is that of the model if it computes what a call of the model computes. Otherwise, each
+    step calls the model on all positions.
 
     Args:
         model: a model with `encode` and `step`.
@@ -277,7 +278,7 @@ class SearchFunctions:
 
 
 class _Computation:
-    """What a compiled search of a model refers to besides values.
+    """The variables, layers, types and attributes that a compiled search of a model depends on.
 
     Quantization and LoRA change the variables. Methods, activations and layers may be replaced.
     """

@@ -1,6 +1,6 @@
 """Base class of tokenizers, which convert strings to ids and back inside a TensorFlow graph.
 
-`Tokenizers` are those of a model: one for source and target, or one for each.
+`Tokenizers` holds the tokenizers of the source and of the target, which may be one object.
 """
 
 import abc
@@ -162,7 +162,7 @@ class Tokenizers:
 
     @classmethod
     def shared(cls, tokenizer: Tokenizer) -> Self:
-        """Returns the tokenizers of a vocabulary of source and target."""
+        """Returns `Tokenizers` with one vocabulary for both sides."""
         return cls(tokenizer, tokenizer)
 
     def __iter__(self) -> Iterator[Tokenizer]:

@@ -44,7 +44,7 @@ class Checkpoints:
     """The checkpoints of a run.
 
     Args:
-        directory: folder of the checkpoints; created if missing.
+        directory: folder of the checkpoints. `save` creates it.
         keep: number of checkpoints to keep, at least 1.
     """
 

@@ -58,6 +58,8 @@ class Preparation:
             directory.check_kind(TRANSLATION)
         self.directory = directory
         self._is_left_over = is_chief and _is_left_over(directory)
+        if self._is_left_over:
+            self._check_left_over()
         self._recorded = {} if self._is_left_over else directory.read_run()
         self._keep_score_settings()
         self.tokenizers = self._load_tokenizers(config)
@@ -127,7 +129,7 @@ class Preparation:
         return lines
 
     def _keep_score_settings(self):
-        """Replaces settings of dev scores that are None by those of the run, or by defaults."""
+        """Sets unset settings of dev scores to those in run.json, or else to their defaults."""
         recorded = self._recorded
         kept = {name: recorded.get(name) or value for name, value in SCORE_SETTINGS.items()}
         current = {name: getattr(self.config, name) or kept[name] for name in kept}
@@ -163,8 +165,8 @@ class Preparation:
             )
         if self.parent is not None:
             same = (
-                {f"{entry['file']} sha256": entry["sha256"] for entry in either.vocabularies}
-                for either in (directory, self.parent)
+                {f"{x.get('file', 'vocabulary')} sha256": x.get("sha256") for x in entries}
+                for entries in (directory.vocabularies, self.parent.vocabularies)
             )
             directory.check_same(*same, "vocabulary")
         recorded, current = self._recorded, self.config.to_dict()
@@ -173,6 +175,14 @@ class Preparation:
         names = [name for name in names if name not in ARCHITECTURE_SETTINGS]
         fixed = ({name: run[name] for name in names} for run in (recorded, current))
         directory.check_same(*fixed, "settings")
+
+    def _check_left_over(self):
+        for file in self.directory.other_vocabularies(self.directory.vocabularies):
+            raise ValueError(
+                f"Expected the vocabularies that an earlier start left in {self.directory.path}. "
+                f"Received: another {file.name}. To train with it, remove config.json and all "
+                "other vocabularies. To train without it, remove it."
+            )
 
     def _corpus(self, split):
         config = self.config
@@ -196,7 +206,8 @@ class Preparation:
         options = {"normalization": config.normalization, "byte_fallback": config.byte_fallback}
         sizes = config.vocab_size, config.source_vocab_size
         self._made_from = digest(self.contents["train"], *sizes, *options.values())
-        if self._is_left_over and self._made_from == _origin(self.directory):
+        is_complete = all(file.is_file() for file in self.directory.vocabulary_files)
+        if self._is_left_over and is_complete and self._made_from == _origin(self.directory):
             self._vocabulary = "existing"
             return self.directory.load_tokenizers()
 
@@ -206,7 +217,8 @@ class Preparation:
             try:
                 return SentencePieceTokenizer.train(sentences, size, **options)
             except ValueError as error:
-                raise ValueError(str(error).replace("vocab_size", name)) from error
+                text = str(error).replace("vocab_size", name)
+                raise ValueError(text.replace("a vocabulary", f"a {side}vocabulary")) from error
 
         if config.source_vocab_size is None:
             return Tokenizers.shared(train(corpus.sentences(), "vocab_size"))
@@ -229,10 +241,18 @@ class Preparation:
             tokenizers = self.directory.load_tokenizers()
         elif self.parent is not None:
             tokenizers, origin = self.parent.load_tokenizers(), self.parent.path
+            others = self.directory.other_vocabularies(self.parent.vocabularies)
+            if others and not self._is_left_over:
+                raise ValueError(
+                    f"Expected no vocabulary in {self.directory.path} with init_from: a run uses "
+                    f"that of {origin}. Received: {others[0].name}. Remove it, or leave "
+                    "--init_from out."
+                )
         elif not self._is_left_over:
             tokenizers = _given_tokenizers(self.directory, requested.source_vocab_size)
         if tokenizers is None:
             return None
+        flag = "--model_dir" if origin == self.directory.path else "--init_from"
         names = "normalization", "byte_fallback"
         found = list(tokenizers.sizes.items())
         found += [(name, getattr(tokenizer, name)) for name in names for tokenizer in tokenizers]
@@ -242,7 +262,7 @@ class Preparation:
                 value = "none (one vocabulary)" if value is None else value
                 raise ValueError(
                     f"Expected the {name} of {origin}, {value}. Received: {given}. Leave --{name} "
-                    "out to use that vocabulary, or give another --model_dir."
+                    f"out to use that vocabulary, or give another {flag}."
                 )
         return tokenizers
 
@@ -285,8 +305,11 @@ class Preparation:
             return
         kind = "sentencepiece" if self.parent is None else self.parent.tokenizer_kind
         written = [directory.vocabulary_file(kind, side) for side in sides(is_shared=is_shared)]
-        before = directory.vocabulary_files if self._is_left_over else []
-        directory.run_file.unlink(missing_ok=True)  # of an earlier start
+        # In this order, a start that is killed leaves nothing that the next one takes for given.
+        if self._is_left_over:
+            for file in (*directory.vocabulary_files, directory.config_file):
+                file.unlink(missing_ok=True)
+        directory.run_file.unlink(missing_ok=True)
         try:
             directory.save_tokenizers(self.tokenizers, kind)
             directory.write_config(architecture, kind, self._made_from, is_shared=is_shared)
@@ -295,8 +318,6 @@ class Preparation:
             for file in written if self._made_from is not None else ():
                 file.unlink(missing_ok=True)
             raise
-        for file in set(before) - set(written):
-            file.unlink(missing_ok=True)
 
     def _encode(self, split, corpus):
         return corpus and encode_pairs(
@@ -349,5 +370,5 @@ def _incomplete(directory, found):
     return ValueError(
         f"Expected either {shared}, or both {source} and {target}, in {directory.path}. Received: "
         f"{', '.join(file.name for file in found)}. Add the missing file, or remove what the model "
-        "does not need."
+        "does not need, or what an interrupted start has left."
     )
