@@ -306,3 +306,11 @@ def test_errors_of_an_output_file_name_it():
         with atomic_files.output_file("/dev/full") as file:
             file.write(b"line\n" * 10**5)
     assert caught.value.filename == "/dev/full"
+
+
+def test_errors_of_other_files_keep_their_name(tmp_path):
+    with pytest.raises(OSError, match="No such file") as caught:
+        with atomic_files.atomic_directory(tmp_path / "target"):
+            (tmp_path / "source").read_text()
+    assert caught.value.filename == str(tmp_path / "source")
+    assert not (tmp_path / "target").exists()

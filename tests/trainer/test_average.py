@@ -140,7 +140,7 @@ def test_program_writes_a_model_directory(flag, steps, directory, tmp_path, caps
         ),
         (
             ["--last=2", f"--output_dir={__file__}/out"],
-            r"Expected a file that can be read or written. Received: .*\.py/out \(.*\).",
+            r"Expected a file that can be read or written. Received: .*\.py \(File exists\).",
         ),
     ],
 )

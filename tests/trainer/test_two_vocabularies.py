@@ -212,6 +212,33 @@ def test_start_that_trained_nothing_can_change_the_number_of_vocabularies(small_
     assert "vocab" not in ModelDirectory.open(tmp_path / "model").read_run()
 
 
+def test_start_that_trained_nothing_learns_a_missing_vocabulary_again(small_run, tmp_path):
+    prepare(tmp_path, small_run, **SIZES)
+    content = (tmp_path / "vocab.target.model").read_bytes()
+    (tmp_path / "vocab.target.model").unlink()
+    prepare(tmp_path, small_run, **SIZES)
+    assert (tmp_path / "vocab.target.model").read_bytes() == content
+
+
+def test_vocabulary_given_after_a_start_is_not_replaced(trained, small_run, tmp_path):
+    prepare(tmp_path, small_run)
+    given = (trained / "vocab.target.model").read_bytes()
+    (tmp_path / "vocab.model").write_bytes(given)
+    message = small_run.fails(tmp_path)
+    assert f"an earlier start left in {tmp_path}. Received: another vocab.model. To" in message
+    assert (tmp_path / "vocab.model").read_bytes() == given
+    (tmp_path / "config.json").unlink()
+    assert prepare(tmp_path, small_run, **NO_SIZES).config.vocab_size == 37
+
+
+def test_vocabulary_next_to_init_from_is_not_replaced(trained, small_run, tmp_path):
+    given = (trained / "vocab.target.model").read_bytes()
+    (tmp_path / "vocab.model").write_bytes(given)
+    message = small_run.fails(tmp_path, preset=None, init_from=str(trained), **NO_SIZES)
+    assert f"with init_from: a run uses that of {trained}. Received: vocab.model. Remove" in message
+    assert (tmp_path / "vocab.model").read_bytes() == given
+
+
 def test_failed_start_leaves_no_vocabulary(small_run, tmp_path):
     directory = ModelDirectory.create(tmp_path / "model")
     saved = []

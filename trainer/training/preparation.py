@@ -206,10 +206,10 @@ class Preparation:
         options = {"normalization": config.normalization, "byte_fallback": config.byte_fallback}
         sizes = config.vocab_size, config.source_vocab_size
         self._made_from = digest(self.contents["train"], *sizes, *options.values())
-        is_complete = all(file.is_file() for file in self.directory.vocabulary_files)
-        if self._is_left_over and is_complete and self._made_from == _origin(self.directory):
-            self._vocabulary = "existing"
-            return self.directory.load_tokenizers()
+        if self._is_left_over and self._made_from == _origin(self.directory):
+            if all(file.is_file() for file in self.directory.vocabulary_files):
+                self._vocabulary = "existing"
+                return self.directory.load_tokenizers()
 
         def train(sentences, name, side=""):
             size = getattr(config, name)
