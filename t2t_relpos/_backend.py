@@ -111,7 +111,7 @@ def start_indices(*indices):
 
 
 def write_slice(x, update, start, axis):
-    """Returns `x` with the entries of an axis from `start` on replaced by `update`.
+    """Returns `x` whose entries of an axis, starting at `start`, are replaced by `update`.
 
     It is `ops.slice_update`, except for TensorFlow without XLA: there, the operation behind it,
     `XlaDynamicUpdateSlice`, is compiled again for every new shape.

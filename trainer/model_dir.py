@@ -180,7 +180,7 @@ class ModelDirectory:
 
         Args:
             kind: kind of tokenizer, "sentencepiece" or "subwords".
-            side: "source" or "target" if each has a vocabulary of its own.
+            side: "source" or "target" if they have separate vocabularies.
         """
         name = f"vocab.{side}" if side else "vocab"
         return self.path / f"{name}{VOCABULARY_SUFFIXES[kind]}"
@@ -230,7 +230,7 @@ class ModelDirectory:
             A dict with `format_version`, `model` (see `kind`; missing in files of versions without
             language models), `architecture` (for `TransformerConfig.from_dict`) and `tokenizer`
             (`kind`, `file`, `sha256`, and `made_from` of `write_config` if known). If source and
-            target have vocabularies of their own, `tokenizer` is the target's, and
+            target have separate vocabularies, `tokenizer` is the target's, and
             `source_tokenizer` the source's.
 
         Raises:
@@ -285,7 +285,7 @@ class ModelDirectory:
 
         Raises:
             ValueError: if there is no vocabulary, it has changed since config.json was written, or
-                source and target have vocabularies of their own.
+                source and target have separate vocabularies.
         """
         tokenizers = self.load_tokenizers()
         if not tokenizers.is_shared:
@@ -312,7 +312,7 @@ class ModelDirectory:
             raise ValueError(
                 f"Expected a model with a vocabulary. Received: {self.path}, which was imported "
                 "without one. Import it again with --vocab, and with --source_vocab if the inputs "
-                "have a vocabulary of their own."
+                "have a separate one."
             )
         vocabulary = self.path / entry["file"]
         if not vocabulary.is_file():

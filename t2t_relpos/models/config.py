@@ -27,7 +27,7 @@ class TransformerConfig:
     Args:
         vocab_size: V, number of ids of source and target, including padding (0) and end of
             sentence (1).
-        source_vocab_size: number of ids of the source, if it has a vocabulary of its own. Requires
+        source_vocab_size: number of ids of the source, if it has a separate vocabulary. Requires
             `tie_embeddings=False`. Default: None, `vocab_size`. It has no effect in a `CausalLM`.
         num_encoder_layers: number of encoder layers. A `CausalLM` has none, whatever the number.
         num_decoder_layers: number of decoder layers.

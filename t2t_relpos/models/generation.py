@@ -22,7 +22,7 @@ from t2t_relpos.layers.relative_multi_head_attention import (
 class GenerationMixin:
     """Mixin with `generate`: for models with `encode`, `step`, `config`, `vocab_size`, `_searches`.
 
-    `_searches` is a `SearchFunctions`. A model may have a `start_search` of its own.
+    `_searches` is a `SearchFunctions`. A model may replace `start_search`.
     """
 
     # Whether outputs start with the source, as in a language model.
@@ -172,7 +172,7 @@ def _steps_match_call(model, cls):
     """Returns whether `encode` and `step` compute what a call of the model computes.
 
     `encode` and `step` do not run the `call` of attention layers, nor the methods that the model's
-    `call` runs. If a subclass has an `encode` or `step` of its own, they are used.
+    `call` runs. If a subclass overrides `encode` or `step`, they are used.
 
     Args:
         model: a model.

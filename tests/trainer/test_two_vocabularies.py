@@ -1,4 +1,4 @@
-"""Tests of models whose source and target have vocabularies of their own."""
+"""Tests of models whose source and target have separate vocabularies."""
 
 import contextlib
 import errno

@@ -223,11 +223,11 @@ class Preparation:
         if config.source_vocab_size is None:
             return Tokenizers.shared(train(corpus.sentences(), "vocab_size"))
         source = train(corpus.sources(), "source_vocab_size", "source ")
-        alone = self.directory.vocabulary_file(side="source")
-        is_given = alone.is_file() and not self._is_left_over
+        given = self.directory.vocabulary_file(side="source")
+        is_given = given.is_file() and not self._is_left_over
         # A start that was killed between the two files has left the same vocabulary.
-        if is_given and SentencePieceTokenizer.from_file(alone).fingerprint != source.fingerprint:
-            raise _incomplete(self.directory, [alone])
+        if is_given and SentencePieceTokenizer.from_file(given).fingerprint != source.fingerprint:
+            raise _incomplete(self.directory, [given])
         return Tokenizers(source, train(corpus.targets(), "vocab_size", "target "))
 
     def _load_tokenizers(self, requested):

@@ -61,7 +61,7 @@ def matmul_transposed(x, y):
 
 
 def write_slice(x, update, start, axis):
-    """Returns `x` with the entries of an axis from `start` on replaced by `update`."""
+    """Returns `x` whose entries of an axis, starting at `start`, are replaced by `update`."""
     x = tf.convert_to_tensor(x)
     count = tf.shape(update)[axis]
     rest = tf.shape(x)[axis] - count

@@ -40,7 +40,7 @@ def can_fold(model, blocks):
 def is_original(layer):
     """Returns whether a layer is of a class of this library or of Keras, without own methods.
 
-    An instance has a method of its own if an attribute of a method's name was set.
+    An instance replaces a method if an attribute of the method's name was set.
     """
     cls = type(layer)
     if cls.__module__.partition(".")[0] not in ("t2t_relpos", "keras"):
