@@ -9,6 +9,8 @@ of these names are replaced.
 import sys
 from pathlib import Path
 
+from absl import app
+
 from examples.synthetic_corpus import SPLITS, generate
 from trainer import atomic_files
 
@@ -34,4 +36,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    main(sys.argv)
+    app.run(main)
