@@ -109,7 +109,7 @@ def test_bfloat16_keeps_scores(trained_model_dir, make_module, sentences):
         ),
         (
             ["--export_dir=file"],
-            r"Expected a file that can be read or written. Received: .*file/tiny/1 "
+            r"Expected a file that can be read or written. Received: .*file/tiny "
             r"\(Not a directory\)\.",
         ),
         (["--beam_size=0"], "Expected beam_size to be at least 1. Received: 0."),
