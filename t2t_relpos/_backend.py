@@ -113,7 +113,7 @@ def start_indices(*indices):
 def write_slice(x, update, start, axis):
     """Returns `x` whose entries of an axis, starting at `start`, are replaced by `update`.
 
-    It is `ops.slice_update`, except for TensorFlow without XLA: there, the operation behind it,
+    It is `ops.slice_update`, except for TensorFlow without XLA: there, its operation,
     `XlaDynamicUpdateSlice`, is compiled again for every new shape.
 
     Args:

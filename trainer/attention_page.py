@@ -79,9 +79,7 @@ def make_sentence_pair(
     Raises:
         ValueError: if a sentence is empty, or longer than the model or the page supports.
     """
-    limit = MAX_LENGTH
-    if transformer.config.added_position == "learned":
-        limit = min(limit, transformer.config.max_length)
+    limit = min(MAX_LENGTH, transformer.config.num_positions or MAX_LENGTH)
     source_ids = _tokenize(tokenizers.source, source, "source", limit)
     if target is not None:
         target_ids = _tokenize(tokenizers.target, target, "target", limit)

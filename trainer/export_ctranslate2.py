@@ -83,9 +83,8 @@ def export(
     _check_destination(output, force)
     directory = ModelDirectory.open(model_dir, TRANSLATION)
     model = directory.load_model()
-    size = model.config.vocab_size
-    source, _ = directory.token_names(model.config.source_vocab_size or size, "source")
-    target, unk_id = directory.token_names(size, "target")
+    source, _ = directory.token_names(model.config.num_source_ids, "source")
+    target, unk_id = directory.token_names(model.config.vocab_size, "target")
     spec = build(model, source, target, unk_id)
     spec.optimize(quantization=None if quantization == "none" else quantization)
     with atomic_files.atomic_directory(output) as temporary:

@@ -227,7 +227,7 @@ def _check_source(tokenizers, config, kind):
             "Expected no --source_vocab with a language model, which has no inputs. Received: one. "
             "Leave it out."
         )
-    size, found = config.source_vocab_size or config.vocab_size, tokenizers.source.vocab_size
+    size, found = config.num_source_ids, tokenizers.source.vocab_size
     if size != found and config.tie_embeddings:
         raise ValueError(
             f"Expected no other vocabulary of the inputs: the checkpoint has one table of {size} "

@@ -348,9 +348,10 @@ class ModelDirectory:
         """
         if self.tokenizer_kind == "none":
             return list(map(str, range(vocab_size))), 0
-        tokenizer = getattr(self.load_tokenizers(), side)
+        entry = self.vocabularies[0 if side == "source" else -1]
+        tokenizer = self._load_tokenizer(entry)
         if tokenizer.vocab_size != vocab_size:
-            file = self.vocabulary_files[0 if side == "source" else -1]
+            file = self.path / entry["file"]
             raise ValueError(
                 f"Expected a vocabulary of {vocab_size} ids, the vocabulary size of the model. "
                 f"Received: {file} with {tokenizer.vocab_size} ids. Restore the vocabulary that "

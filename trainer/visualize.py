@@ -42,7 +42,7 @@ def _write_page(directory, transformer, values):
     from trainer.attention_page import make_sentence_pair, render_page
 
     config, tokenizers = transformer.config, directory.load_tokenizers()
-    sizes = {"source": config.source_vocab_size or config.vocab_size, "target": config.vocab_size}
+    sizes = {"source": config.num_source_ids, "target": config.vocab_size}
     names = [directory.token_names(size, side)[0] for side, size in sizes.items()]
     pair = make_sentence_pair(transformer, tokenizers, values.source, values.target)
     maps = record_attention_maps(transformer, pair.source_ids, pair.target_ids)

@@ -208,10 +208,8 @@ class Check:
                     with recorded_rows() as rows:
                         step()
                         step()
-                    steps[name], labels[name] = (
-                        step,
-                        f"{name} ({', '.join(rows)})" if rows else name,
-                    )
+                    steps[name] = step
+                    labels[name] = f"{name} ({', '.join(rows)})" if rows else name
                 except Exception as error:  # Each backend has its own for too little memory.
                     print_cells([*map(str, comparison.settings), name, one_line(error), "", "", ""])
                     if name.startswith("relative"):
@@ -221,12 +219,10 @@ class Check:
                 median = np.median(seconds)
                 cells = [*map(str, comparison.settings), labels[name], f"{1000 * median:.2f}"]
                 for of in ("plain", "flash"):
-                    cells.append(
-                        format_median(np.divide(seconds, times[of])) if of in times else ""
-                    )
-                print_cells(
-                    [*cells, f"{comparison.tokens / median:,.0f}" if comparison.tokens else ""]
-                )
+                    ratio = np.divide(seconds, times[of]) if of in times else None
+                    cells.append("" if ratio is None else format_median(ratio))
+                rate = f"{comparison.tokens / median:,.0f}" if comparison.tokens else ""
+                print_cells([*cells, rate])
             if missing:
                 self.left_out.append(comparison.describe(*(missing if steps else ())))
 

@@ -55,7 +55,7 @@ class Clause:
         )
 
     def text(self, order, front=("", "")):
-        """Returns the English and the German clause in a "word_order", with words in front."""
+        """Returns the English and the German clause in a "word_order", after some words."""
         words = [{",": ",", "front": first} for first in front]
         self._add_verb(*words, order)
         self._add_phrases(*words)

@@ -186,6 +186,11 @@ class TransformerConfig:
         return self.max_length if self.added_position == "learned" else None
 
     @property
+    def num_source_ids(self):
+        """The number of ids of the source."""
+        return self.source_vocab_size or self.vocab_size
+
+    @property
     def head_dims(self):
         """Sizes of an attention head: (for queries and keys, for values)."""
         default = self.hidden_dim // self.num_heads

@@ -136,7 +136,7 @@ class Transformer(GenerationMixin, LayerMixin, keras.Model):
 
     @property
     def _source_vocab_size(self):
-        return self.config.source_vocab_size or self.config.vocab_size
+        return self.config.num_source_ids
 
     @classmethod
     def from_preset(cls, preset, **settings):
@@ -417,7 +417,7 @@ def embeddings(config, policy, names):
     size, width = config.vocab_size, config.hidden_dim
     if config.tie_embeddings:
         return [TokenEmbedding(size, width, dtype=policy, name="embedding")] * len(names)
-    sizes = {"source_embedding": config.source_vocab_size or size}
+    sizes = {"source_embedding": config.num_source_ids}
     return [TokenEmbedding(sizes.get(name, size), width, dtype=policy, name=name) for name in names]
 
 

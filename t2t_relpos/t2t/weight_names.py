@@ -121,14 +121,14 @@ def _norm_names(prefix, norm):
 def embedding_names(model):
     """Returns a dict that maps tensor2tensor scopes to the `[V, D]` embedding tables."""
     config = model.config
-    width, source_size = config.hidden_dim, config.source_vocab_size or config.vocab_size
+    width = config.hidden_dim
     scope = f"transformer/symbol_modality_{config.vocab_size}_{width}"
     if config.tie_embeddings:
         return {f"{scope}/shared": model.output_embedding.embeddings}
     if isinstance(model, CausalLM):
         tables = {f"{scope}/target_emb": model.embedding}
     else:
-        source_scope = f"transformer/symbol_modality_{source_size}_{width}"
+        source_scope = f"transformer/symbol_modality_{config.num_source_ids}_{width}"
         tables = {
             f"{source_scope}/input_emb": model.source_embedding,
             f"{scope}/target_emb": model.target_embedding,

@@ -316,7 +316,7 @@ def _check_fit(config, tokenizers, settings):
             f"tokens. Received: {settings.max_beam_size}. Lower --beam_size or --max_beam_size."
         )
     check_vocabulary(config.vocab_size, tokenizers.target)
-    check_vocabulary(config.source_vocab_size or config.vocab_size, tokenizers.source, "source ")
+    check_vocabulary(config.num_source_ids, tokenizers.source, "source ")
     limit = config.num_positions
     if limit is not None and settings.max_input_length > limit:
         raise ValueError(

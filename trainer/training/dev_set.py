@@ -159,8 +159,7 @@ class DevTranslator:
         longest: int,
         bleu_tokenize: str = DEFAULT_TOKENIZER,
     ):
-        if transformer.config.added_position == "learned":
-            longest = min(longest, transformer.config.max_length)
+        longest = min(longest, transformer.config.num_positions or longest)
         settings = TranslationSettings(beam_size=1, max_input_length=max(longest, 2))
         module = TranslationModule(transformer, tokenizers, settings)
         self._translate = Translator(module.serve, module)
