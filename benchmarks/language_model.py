@@ -25,7 +25,7 @@ from keras import ops
 
 from benchmarks.tables import format_median, print_cells, print_header
 from benchmarks.workers import take_turns, tensorflow_with_threads
-from t2t_relpos._backend import compile_function
+from t2t_relpos.backend import compile_function
 from t2t_relpos.models import CausalLM, TransformerConfig
 
 

@@ -14,13 +14,14 @@ STANDARD_LIBRARY = {
     *"functools hashlib inspect io itertools json logging math numbers operator os".split(),
     *"pathlib re string struct tempfile time types typing unicodedata warnings zlib".split(),
 }
-# Private Keras attributes. `_keras_compat` checks that they exist.
+# Private Keras attributes. `backend.keras_private` checks that they exist.
 PRIVATE_KERAS = {
     *"_keras_mask _flatten_layers _kernel currentframe".split(),
     *"_query_dense _key_dense _value_dense _gate_dense _output_dense".split(),
 }
 # Folder of the library -> folders of the library that it may import.
 MAY_IMPORT = {
+    "backend": {"backend"},
     "attention": {"attention"},
     "layers": {"attention", "layers"},
     "models": {"attention", "decoding", "layers", "models"},
@@ -28,10 +29,7 @@ MAY_IMPORT = {
     "t2t": {"layers", "models", "t2t"},
 }
 # Modules that all folders of the library may import.
-SHARED = {
-    *("_backend", "_checks", "_keras_compat"),
-    *("_jax_flash", "_torch_flash"),
-}
+SHARED = {"_checks", "backend"}
 
 
 def modules(package):
@@ -71,9 +69,7 @@ def violations(package, find):
 def test_library_imports_no_framework_and_no_trainer():
     def find(path):
         allowed = STANDARD_LIBRARY | {"keras", "numpy", "t2t_relpos"}
-        names = ("_backend", "_tensorflow", "_jax", "_torch")
-        for_a_backend = path.stem.startswith(names)
-        if for_a_backend or path.parent.name == "tensorflow":
+        if "tensorflow" in (path.stem, path.parent.name) or path.parent.name == "backend":
             allowed |= FRAMEWORKS
         return imported_packages(path) - allowed
 
@@ -85,19 +81,21 @@ def test_library_folders_import_only_allowed_folders():
         parts = path.relative_to(ROOT / "t2t_relpos").parts
         names = [name.split(".") for name in imports(path)]
         used = {name[1] for name in names if name[0] == "t2t_relpos" and len(name) > 1}
-        return used - MAY_IMPORT[parts[0]] - SHARED if len(parts) > 1 else set()
+        shared = set() if parts[0] == "backend" else SHARED
+        return used - MAY_IMPORT[parts[0]] - shared if len(parts) > 1 else set()
 
     assert violations("t2t_relpos", find) == {}
 
 
-def test_only_keras_compat_uses_private_keras_attributes():
+def test_only_the_backend_uses_private_apis():
     def find(path):
-        if path.name == "_keras_compat.py":
+        if path.parent.name == "backend":
             return set()
         names = {node.attr for node in nodes(path) if isinstance(node, ast.Attribute)}
         # `getattr(tensor, "_keras_mask")`
         names |= {node.value for node in nodes(path) if isinstance(node, ast.Constant)}
-        return names & PRIVATE_KERAS | {n for n in imports(path) if n.startswith("keras.src")}
+        private = ("keras.src", "tensorflow.python", "jax._src")
+        return names & PRIVATE_KERAS | {n for n in imports(path) if n.startswith(private)}
 
     assert violations("t2t_relpos", find) == {}
 

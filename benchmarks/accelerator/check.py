@@ -49,8 +49,8 @@ from benchmarks.attention.steps import Case, attention_step
 from benchmarks.tables import format_median, print_cells, print_header
 from benchmarks.workers import ROOT, child_environment, take_turns
 from t2t_relpos import Transformer
-from t2t_relpos._backend import device
 from t2t_relpos.attention import dispatch
+from t2t_relpos.backend import device
 from t2t_relpos.models import TransformerConfig
 
 FLAGS = flags.FLAGS

@@ -1,6 +1,5 @@
 """Attention with relative positions as functions of tensors."""
 
-from t2t_relpos._backend import portable
 from t2t_relpos.attention.attend import attend
 from t2t_relpos.attention.dispatch import explain
 from t2t_relpos.attention.local import attend_locally
@@ -22,6 +21,7 @@ from t2t_relpos.attention.relative_ids import (
     relative_ids,
     relative_ids_from_positions,
 )
+from t2t_relpos.backend import portable
 
 __all__ = [
     "attend",

@@ -7,11 +7,11 @@ import numpy as np
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos._backend import as_tensor
 from t2t_relpos.attention import dispatch
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.masks import combine_masks
 from t2t_relpos.attention.relative_ids import as_positions
+from t2t_relpos.backend import as_tensor
 
 
 def attend(

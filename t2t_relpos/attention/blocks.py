@@ -8,18 +8,19 @@ Shapes: C queries of a block; L ids without the reference row (2K, or K if causa
 import functools
 from typing import Any, NamedTuple
 
-from keras import backend, ops
+import keras
+from keras import ops
 
-from t2t_relpos._backend import (
+from t2t_relpos.attention.relative_ids import range_around
+from t2t_relpos.attention.skew import expand_ids, sum_by_id
+from t2t_relpos.backend import (
+    MASKED_SCORE,
     accumulation_dtype,
     clip_size,
     largest,
     start_indices,
     write_slice,
 )
-from t2t_relpos.attention.masks import MASKED_SCORE
-from t2t_relpos.attention.relative_ids import range_around
-from t2t_relpos.attention.skew import expand_ids, sum_by_id
 
 
 class Segment(NamedTuple):
@@ -136,9 +137,9 @@ def make_segments(call, sizes, *, unrolled):
     largest = sizes.of_window(window)
     num_blocks = (length_q + largest - 1) // largest
     if not call.knows_lengths:
-        # On JAX an unknown length is symbolic. Most comparisons with it are inconclusive.
-        is_jax = backend.backend() == "jax"
-        block = largest if is_jax else clip_size(largest, 1, length_q)
+        # Most comparisons with a symbolic length of JAX are inconclusive.
+        is_symbolic = not (isinstance(length_q, int) or ops.is_tensor(length_q))
+        block = largest if is_symbolic else clip_size(largest, 1, length_q)
         return (Segment(0, length_q, block, num_blocks, 0, length_k, 0),)
     num_blocks = max(1, min(num_blocks, sizes.max_blocks))
     block = -(-length_q // num_blocks)
@@ -262,7 +263,7 @@ class Block:
 
     def __init__(self, call, segment, number, by_query, by_key):
         self._call, self._block_size = call, segment.block
-        self._dtype = backend.standardize_dtype(call.query.dtype)
+        self._dtype = keras.backend.standardize_dtype(call.query.dtype)
         self._number = segment.number + number
         start = number * segment.block
         self._by_query = {name: segment.block_queries(x, start) for name, x in by_query.items()}

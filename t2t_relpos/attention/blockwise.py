@@ -20,9 +20,9 @@ Shapes: C queries of a block; L ids without the reference row (2K, or K if causa
 import dataclasses
 from typing import Any, NamedTuple
 
-from keras import backend, ops
+import keras
+from keras import ops
 
-from t2t_relpos._backend import accumulation_dtype, records_gradients
 from t2t_relpos.attention.blocks import (
     Block,
     key_tensors,
@@ -34,6 +34,7 @@ from t2t_relpos.attention.blocks import (
 )
 from t2t_relpos.attention.gather import matmul_table
 from t2t_relpos.attention.relative_ids import difference_rows, extend_table
+from t2t_relpos.backend import accumulation_dtype, records_gradients
 
 
 def attend(call, sizes, *, unrolled):
@@ -51,7 +52,7 @@ def attend(call, sizes, *, unrolled):
         outputs, total = outputs[..., :-1], outputs[..., -1:]
         reference = None if reference is None else total * reference
     outputs = outputs if reference is None else outputs + reference
-    return ops.cast(outputs, backend.standardize_dtype(call.query.dtype))
+    return ops.cast(outputs, keras.backend.standardize_dtype(call.query.dtype))
 
 
 def _with_difference_rows(call):
@@ -60,7 +61,7 @@ def _with_difference_rows(call):
     Without tables, K is 1, which has no effect on the outputs. Masks are boolean, of rank 4 for
     pairs. A query offset that is not an int is int32.
     """
-    dtype = accumulation_dtype(backend.standardize_dtype(call.query.dtype))
+    dtype = accumulation_dtype(keras.backend.standardize_dtype(call.query.dtype))
     tables, references = {}, {}
     for name in ("key_table", "value_table"):
         table = getattr(call, name)

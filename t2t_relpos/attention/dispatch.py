@@ -13,8 +13,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from t2t_relpos import _backend, _jax_flash, _torch_flash
-from t2t_relpos._backend import is_portable
+from t2t_relpos import backend
 from t2t_relpos.attention import blockwise, flash, gather, skew
 from t2t_relpos.attention.masks import causal_mask, combine_masks, key_padding_mask, window_mask
 from t2t_relpos.attention.relative_ids import relative_ids
@@ -93,9 +92,9 @@ class AttentionCall:
     rematerialize: bool | None = None
     seeded_dropout: bool = True
     backend: str = dataclasses.field(default_factory=keras.backend.backend)
-    xla: bool = dataclasses.field(default_factory=_backend.is_compiled_by_xla)
-    device: str = dataclasses.field(default_factory=_backend.device)
-    portable: bool = dataclasses.field(default_factory=is_portable)
+    xla: bool = dataclasses.field(default_factory=lambda: backend.is_compiled_by_xla())
+    device: str = dataclasses.field(default_factory=lambda: backend.device())
+    portable: bool = dataclasses.field(default_factory=lambda: backend.is_portable())
     query: Any = _tensor()
     key: Any = _tensor()
     value: Any = _tensor()
@@ -546,8 +545,7 @@ def _run_keras_blocks(call, sizes, *, unrolled):
 
 
 def _run_flash(call, sizes):
-    kernel = _jax_flash if call.backend == "jax" else _torch_flash
-    return flash.attend(call, sizes, kernel), None
+    return flash.attend(call, sizes, backend.flash_kernel), None
 
 
 def _is_self_attention(call):
@@ -559,22 +557,17 @@ def _is_self_attention(call):
 
 
 def _has_flash_kernel(call):
-    if call.backend == "jax":
-        # Calls of `explain` have no tensors, and may be for another machine.
-        return call.device == "gpu" and (call.query is None or _jax_flash.has_kernel())
-    if call.backend != "torch" or call.query is None:
-        return call.backend == "torch"
-    return _torch_flash.has_kernel(call.query.device)
+    has_kernel = call.device in {"jax": ("gpu",), "torch": ("cpu", "gpu")}.get(call.backend, ())
+    # Calls of `explain` have no tensors, and may be for another machine.
+    return has_kernel and (call.query is None or backend.flash_kernel.has_kernel(call.query))
 
 
 def _suits_flash_kernel(call):
     if call.query is None or not _has_flash_kernel(call):
         return True
-    if call.backend == "jax":
-        is_masked = call.mask is not None or call.key_mask is not None
-        depth = call.query.shape[-1] + is_masked * flash.MASK_FEATURES
-        return _jax_flash.supports(call.query, call.value, depth)
-    return _torch_flash.supports(call.query, call.value)
+    is_masked = call.mask is not None or call.key_mask is not None
+    depth = call.query.shape[-1] + is_masked * flash.MASK_FEATURES
+    return backend.flash_kernel.supports(call.query, call.value, depth)
 
 
 def _is_long_for_flash(call):

@@ -3,8 +3,9 @@
 import dataclasses
 from typing import Any
 
-import keras
 from keras import ops
+
+from t2t_relpos import backend
 
 
 def drop(x, rate, seed_generator):
@@ -66,7 +67,7 @@ class SeededDropout:
 
     def __call__(self, x):
         """Returns `x` with a fraction of its entries set to zero and the others scaled up."""
-        return x * self.factors(_shape(x), x.dtype)
+        return x * self.factors(backend.shape(x), x.dtype)
 
     def factors(self, shape, dtype, block=None):
         """Returns random factors: 0 with probability `rate`, otherwise 1 / (1 - rate).
@@ -77,36 +78,4 @@ class SeededDropout:
             block: number of a block, an int or a scalar tensor. Each number gives different
                 factors. Default: None, no blocks.
         """
-        if keras.backend.backend() == "tensorflow":
-            from t2t_relpos.attention.tensorflow import ops as tensorflow_ops
-
-            seed = tensorflow_ops.as_seed(self.seed, block)
-            return tensorflow_ops.dropout_factors(shape, self.rate, seed, dtype)
-        uniform = keras.random.uniform(shape, seed=_DrawnSeed(self.seed, block))
-        return ops.cast(uniform >= self.rate, dtype) / (1 - self.rate)
-
-
-def _shape(x):
-    if keras.backend.backend() == "tensorflow":
-        from t2t_relpos.attention.tensorflow import ops as tensorflow_ops
-
-        return tensorflow_ops.shape(x)
-    return ops.shape(x)
-
-
-class _DrawnSeed(keras.random.SeedGenerator):
-    """Passes a given seed to keras.random.
-
-    It does not call the base class's `__init__`, which would create a variable.
-    """
-
-    def __init__(self, seed, block):
-        if block is not None:
-            # With an odd factor, the first entry differs for all blocks (modulo 2**32). Successive
-            # calls differ in the second entry.
-            step = ops.cast(block, seed.dtype) * ops.cast(0x1E3779B1, seed.dtype)
-            seed = seed + ops.stack([step, ops.zeros_like(step)])
-        self._seed = seed
-
-    def next(self, ordered=True):
-        return self._seed
+        return backend.dropout_factors(shape, self.rate, self.seed, dtype, block)

@@ -38,10 +38,8 @@ import functools
 import math
 from typing import Any, NamedTuple
 
-from keras import backend, ops
+from keras import ops
 
-from t2t_relpos import _torch_flash
-from t2t_relpos._backend import accumulation_dtype, arange, records_gradients
 from t2t_relpos.attention import blockwise
 from t2t_relpos.attention.blocks import matmul, softmax, transpose
 from t2t_relpos.attention.blockwise import (
@@ -50,8 +48,15 @@ from t2t_relpos.attention.blockwise import (
     matmul_rows,
     products_with_rows,
 )
-from t2t_relpos.attention.masks import MASKED_SCORE
 from t2t_relpos.attention.relative_ids import extend_table
+from t2t_relpos.backend import (
+    MASKED_SCORE,
+    accumulation_dtype,
+    add_at,
+    arange,
+    flash_kernel,
+    records_gradients,
+)
 
 # Kernels for GPUs expect depths that are multiples of 8.
 MASK_FEATURES = 8
@@ -65,8 +70,8 @@ def attend(call, sizes, kernel):
     Args:
         call: an `AttentionCall` with T = S.
         sizes: a `FlashSizes`.
-        kernel: an object with the functions `has_masks`, `forward` and `backward` of
-            `_torch_flash`.
+        kernel: a module with the functions `has_masks`, `forward` and `backward` of
+            `backend.torch_flash`.
     """
     call = _with_rows_of_ids(call)
     tensors = {name: getattr(call, name) for name in (*DIFFERENTIABLE, "key_mask")}
@@ -147,7 +152,7 @@ def _differentiable_gradients(call, sizes, d_outputs):
         block_call = dataclasses.replace(call, **tensors)
         return blockwise.attend(block_call, sizes, unrolled=False)
 
-    return _torch_flash.differentiable_gradients(outputs, tensors, d_outputs)
+    return flash_kernel.differentiable_gradients(outputs, tensors, d_outputs)
 
 
 def forward(call, sizes, kernel):
@@ -277,7 +282,7 @@ def _sum_values(call, band, tails, weights, saved_tails):
         outputs = outputs + matmul_rows(weights, call.value_table, call.query.dtype)
     for tail, of_tail in zip(tails, saved_tails):
         terms = tail.of_id(weights) * _accumulate(of_tail.outputs)
-        outputs = _add_at(outputs, terms, tail.first_query)
+        outputs = add_at(outputs, terms, tail.first_query)
     return outputs
 
 
@@ -332,7 +337,7 @@ def backward_group(call, block, kernel, saved, d_outputs):
         terms = tail.backward(call, kernel, of_tail, outputs, d_outputs)
         starts = tail.first_query, tail.first_key, tail.first_key
         for name, term, start in zip(("query", "key", "value"), terms, starts):
-            gradients[name] = _add_at(gradients[name], term, start)
+            gradients[name] = add_at(gradients[name], term, start)
     return {
         # The gradients of tables of several groups are added in the accumulation dtype.
         name: x if name.endswith("table") else ops.cast(x, dtype)
@@ -595,13 +600,3 @@ def _append_feature(x, feature):
 def _accumulate(x):
     """Casts to the accumulation dtype."""
     return ops.cast(x, accumulation_dtype(x.dtype))
-
-
-def _add_at(total, terms, start):
-    """Returns `[B, N, T, X]` plus terms from a position on. On PyTorch, it changes `total`."""
-    length = ops.shape(terms)[2]
-    if backend.backend() == "torch":
-        total[:, :, start : start + length] += terms
-        return total
-    after = ops.shape(total)[2] - start - length
-    return total + ops.pad(terms, [(0, 0), (0, 0), (start, after), (0, 0)])

@@ -7,11 +7,16 @@ terms. The functions here gather: for short sequences, and for arbitrary relativ
 
 import math
 
-import keras
 from keras import ops
 
-from t2t_relpos._backend import accumulation_dtype, arange, is_portable
 from t2t_relpos.attention.masks import masked_softmax
+from t2t_relpos.backend import (
+    LARGE_INDEX_DTYPE,
+    arange,
+    is_portable,
+    matmul_matrix,
+    take_table_rows,
+)
 
 
 def attend_without_tables(call):
@@ -78,7 +83,7 @@ def scores_by_rows(query, table, ids):
     Returns:
         `[B, N, T, S]`.
     """
-    return matmul_by_position(query, ops.swapaxes(_gather_rows(table, ids), -1, -2))
+    return matmul_by_position(query, ops.swapaxes(take_table_rows(table, ids), -1, -2))
 
 
 def values_by_rows(weights, table, ids):
@@ -92,18 +97,7 @@ def values_by_rows(weights, table, ids):
     Returns:
         `[B, N, T, H]`.
     """
-    return matmul_by_position(weights, _gather_rows(table, ids))
-
-
-def _gather_rows(table, ids):
-    """Returns the table row of each pair, `[T, S, H]` or `[N, T, S, H]`."""
-    if keras.backend.backend() == "tensorflow":
-        from t2t_relpos.attention.tensorflow import ops as tensorflow_ops
-
-        return tensorflow_ops.gather_rows(table, ids)
-    # The gradient sums over all pairs with the same id.
-    rows = ops.take(ops.cast(table, accumulation_dtype(table.dtype)), ids, axis=-2)
-    return ops.cast(rows, table.dtype)
+    return matmul_by_position(weights, take_table_rows(table, ids))
 
 
 def pair_index(ids, num_ids, num_heads):
@@ -140,10 +134,8 @@ def _index_dtype(sizes, num_ids):
     entries = math.prod(sizes) * (num_ids + 1) if is_known else None
     if entries is not None and entries < 2**31:
         return "int32"
-    if keras.backend.backend() != "jax":
-        return "int64"
-    if entries is None:  # symbolic lengths
-        return "int32"
+    if entries is None or LARGE_INDEX_DTYPE != "int32":
+        return LARGE_INDEX_DTYPE
     raise ValueError(
         f"Expected at most {2**31 - 1} products of queries and table rows, because JAX has no "
         f"int64 indices by default. Received: B·N·T = {entries // (num_ids + 1)} queries of all "
@@ -240,9 +232,6 @@ def _one_hot(ids, num_ids, dtype):
 def matmul_table(x, table, *, transpose_table=False):
     """Returns `[B, N, T, X]` times a table `[X, Y]` or `[N, X, Y]`: `[B, N, T, Y]`.
 
-    A shared table is multiplied in one large product. With one head, tf.matmul of `[B, 1, T, X]`
-    and `[X, Y]` corrupts memory in TensorFlow 2.21 with oneDNN (tensorflow/tensorflow#117700).
-
     Args:
         x: `[B, N, T, X]`.
         table: `[X, Y]` or one per head, `[N, X, Y]`.
@@ -252,11 +241,7 @@ def matmul_table(x, table, *, transpose_table=False):
         table = ops.swapaxes(table, -1, -2)
     if len(table.shape) == 3 and table.shape[0] == 1:
         table = table[0]
-    if len(table.shape) == 3 or keras.backend.backend() != "tensorflow":
-        return ops.matmul(x, table)
-    batch, heads, length, width = ops.shape(x)
-    product = ops.matmul(ops.reshape(x, (batch * heads * length, width)), table)
-    return ops.reshape(product, (batch, heads, length, ops.shape(table)[-1]))
+    return ops.matmul(x, table) if len(table.shape) == 3 else matmul_matrix(x, table)
 
 
 def matmul_by_position(x, matrices):

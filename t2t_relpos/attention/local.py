@@ -7,9 +7,9 @@ become batch entries of `attend`.
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos._backend import arange, is_portable
 from t2t_relpos.attention.attend import attend
 from t2t_relpos.attention.masks import causal_mask, combine_masks, expand_to_batch, window_mask
+from t2t_relpos.backend import arange, is_portable
 
 # Products with smaller blocks are inefficient.
 SMALLEST_BLOCK = 16
@@ -57,6 +57,7 @@ def attend_locally(
     >>> import numpy as np
     >>> from keras import ops
     >>> from t2t_relpos.attention import attend, attend_locally, window_mask
+    from t2t_relpos.backend import arange, is_portable
     >>> x = np.random.default_rng(0).normal(size=(1, 2, 50, 4))
     >>> local = attend_locally(x, x, x, window=3)
     >>> dense, _ = attend(x, x, x, mask=window_mask(50, 50, 3))

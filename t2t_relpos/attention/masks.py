@@ -1,13 +1,11 @@
 """Boolean attention masks: True = attend. A fully masked query gets zeros."""
 
-from keras import backend, ops
+import keras
+from keras import ops
 
-from t2t_relpos import _checks
-from t2t_relpos._backend import accumulation_dtype, arange
+from t2t_relpos import _checks, backend
 from t2t_relpos.attention.relative_ids import as_positions, key_positions, range_around
-
-# Score of masked keys. Far below any score, and its difference to a score is finite.
-MASKED_SCORE = -(2.0**100)
+from t2t_relpos.backend import accumulation_dtype, arange
 
 
 def causal_mask(length_q, length_k, query_offset=None):
@@ -187,20 +185,7 @@ def masked_softmax(scores, mask=None):
     >>> ops.convert_to_numpy(masked_softmax(np.ones((2, 3), "float32"), mask)).tolist()
     [[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]
     """
-    dtype = backend.standardize_dtype(scores.dtype)
+    dtype = keras.backend.standardize_dtype(scores.dtype)
     scores = ops.cast(scores, accumulation_dtype(dtype))
-    if mask is not None and backend.backend() == "tensorflow":
-        from t2t_relpos.attention.tensorflow import ops as tensorflow_ops
-
-        return ops.cast(tensorflow_ops.masked_softmax(scores, ops.cast(mask, "bool")), dtype)
-    if mask is not None:
-        scores = ops.where(mask, scores, ops.cast(MASKED_SCORE, scores.dtype))
-    # A length that PyTorch traces is a tensor: the branch would hold for the traced length only.
-    if isinstance(scores.shape[-1], int) and scores.shape[-1] == 1:
-        # Keras warns about a softmax over a single entry, which is intended here.
-        weights = ops.exp(scores - scores)
-    else:
-        weights = ops.softmax(scores, axis=-1)
-    if mask is not None:
-        weights = ops.where(mask, weights, ops.zeros_like(weights))
-    return ops.cast(weights, dtype)
+    mask = None if mask is None else ops.cast(mask, "bool")
+    return ops.cast(backend.softmax(scores, mask), dtype)

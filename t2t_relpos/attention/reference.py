@@ -15,7 +15,7 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos._backend import as_tensor
+from t2t_relpos.backend import as_tensor
 
 
 def relative_positions_matrix(length_q, length_k, max_relative_position, cache=False):

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos._backend import arange
+from t2t_relpos.backend import arange
 
 
 def key_positions(length_q, length_k, query_offset=None):

@@ -7,9 +7,8 @@ starts one distance earlier than the previous row, as `j - i` requires.
 
 from typing import Any, NamedTuple
 
-from keras import backend, ops
+from keras import ops
 
-from t2t_relpos._backend import arange, clip_size, is_portable, start_indices, write_slice
 from t2t_relpos.attention.gather import (
     attend_with_terms,
     expand_by_one_hot,
@@ -18,6 +17,14 @@ from t2t_relpos.attention.gather import (
     sum_by_one_hot,
 )
 from t2t_relpos.attention.relative_ids import relative_ids
+from t2t_relpos.backend import (
+    arange,
+    can_slice,
+    clip_size,
+    is_portable,
+    start_indices,
+    write_slice,
+)
 
 
 def attend_by_band(call):
@@ -77,7 +84,7 @@ def expand_ids(by_id, length_k, query_offset, offset_range=None):
         return _repeat_column(by_id, 0, length_k)
     if isinstance(length_q, int) and length_q == 0:
         return ops.zeros((batch, heads, 0, length_k), dtype=by_id.dtype)
-    if offset_range is None and not _can_slice(length_q, length_k):
+    if offset_range is None and not can_slice(length_q, length_k):
         ids = relative_ids(length_q, length_k, (num_ids - 1) // 2, query_offset)
         if is_portable():
             return expand_by_one_hot(by_id, ids)
@@ -119,7 +126,7 @@ def sum_by_id(weights, num_ids, query_offset, offset_range=None):
     batch, heads, length_q, length_k = ops.shape(weights)
     if num_ids == 1:
         return ops.sum(weights, axis=-1, keepdims=True)
-    if offset_range is None and not _can_slice(length_q, length_k):
+    if offset_range is None and not can_slice(length_q, length_k):
         ids = relative_ids(length_q, length_k, (num_ids - 1) // 2, query_offset)
         if is_portable():
             return sum_by_one_hot(weights, ids, num_ids)
@@ -159,14 +166,6 @@ def _sum_columns(x, start, stop):
     return ops.sum(x[..., start:stop], axis=-1, keepdims=True)
 
 
-def _can_slice(*sizes):
-    """Returns whether slices may have these sizes: any on TensorFlow, ints on other backends."""
-    if backend.backend() == "jax" and is_portable():
-        # jax2onnx 0.17 converts a shift by reshaping to a graph with wrong shapes.
-        return False
-    return backend.backend() == "tensorflow" or all(isinstance(n, int) for n in sizes)
-
-
 class _Distances(NamedTuple):
     """Counts of the distances that occur between any query and any key.
 
@@ -189,8 +188,7 @@ class _Distances(NamedTuple):
     def of(cls, length_q, length_k, num_ids, query_offset, offset_range):
         """Returns the counts. The arguments are those of `expand_ids`."""
         k, start = (num_ids - 1) // 2, None
-        takes_any_size = offset_range is None and backend.backend() == "tensorflow"
-        if isinstance(query_offset, int) or takes_any_size:
+        if isinstance(query_offset, int) or (offset_range is None and can_slice(query_offset)):
             smallest = largest = query_offset
         else:
             # Beyond these offsets, all keys have the first or the last id.

@@ -2,10 +2,10 @@
 
 from keras import ops
 
-from t2t_relpos._backend import arange, check_exported_lengths
 from t2t_relpos.attention.local import join_blocks, join_neighbours, split_blocks
 from t2t_relpos.attention.masks import causal_mask, expand_to_batch, masked_softmax
 from t2t_relpos.attention.skew import relative_scores, relative_values
+from t2t_relpos.backend import arange, check_exported_lengths
 
 
 def two_sided_table(table):

@@ -6,11 +6,10 @@ In the order of a call: the search, its loop, the hypotheses, and the choice of 
 import functools
 from typing import NamedTuple
 
-import keras
 from keras import ops
 
-from t2t_relpos import _checks
-from t2t_relpos._backend import as_size, is_tensorflow_without_xla
+from t2t_relpos import _checks, backend
+from t2t_relpos.backend import as_size, take_beams, top_k
 from t2t_relpos.decoding.constraints import (
     EXCLUDED_BELOW,
     LOWEST_LOGIT,
@@ -28,8 +27,6 @@ from t2t_relpos.decoding.state_rows import (
     method_of_step,
     repeat_rows,
     split_context,
-    take_beams,
-    top_k,
 )
 
 
@@ -183,7 +180,7 @@ def _num_first_beams(beam_size, state, prefix):
     All beams are equal in the first step. One row is enough if sizes may change. The context and
     the prefix have a row for each beam from the start.
     """
-    sizes_may_change = is_tensorflow_without_xla() and "context" not in state and prefix is None
+    sizes_may_change = backend.has_dynamic_shapes() and "context" not in state and prefix is None
     return 1 if sizes_may_change else beam_size
 
 
@@ -219,10 +216,10 @@ def until_done(advance, beams, limit, fixed, rest, max_length, resize=None):
         the step in which it was done or from a later one.
     """
     # Only TensorFlow without XLA may change the sizes of tensors between steps.
-    if is_tensorflow_without_xla():
-        from t2t_relpos.decoding import _tensorflow
+    if backend.has_dynamic_shapes():
+        from t2t_relpos.decoding import tensorflow
 
-        return _tensorflow.until_done(advance, beams, limit, fixed, rest, RESULT_ENTRIES)
+        return tensorflow.until_done(advance, beams, limit, fixed, rest, RESULT_ENTRIES)
 
     def step(i, beams, rest):
         return i + 1, *advance(i, beams, limit, fixed, rest)
@@ -527,11 +524,11 @@ def best_candidates(
 
 def _select(scores, offsets, is_active, count, never_id, allowed, *, normalize):
     """Returns the sums, beams and ids of `Candidates`, and whether they exist, or None for all."""
-    if keras.backend.backend() == "tensorflow":
-        from t2t_relpos.decoding import _tensorflow
+    if backend.NAME == "tensorflow":
+        from t2t_relpos.decoding import tensorflow
 
-        if _tensorflow.two_stages_are_faster(scores, count):
-            return _tensorflow.best_candidates(
+        if tensorflow.two_stages_are_faster(scores, count):
+            return tensorflow.best_candidates(
                 scores, offsets, is_active, count, never_id, allowed, normalize=normalize
             )
     size = scores.shape[-1]
@@ -545,11 +542,11 @@ def _select(scores, offsets, is_active, count, never_id, allowed, *, normalize):
     sums = ops.reshape(scores, (batch, beams, size)) + ops.expand_dims(offsets, -1)
     sums = ops.where(ops.expand_dims(is_active, -1), sums, MASKED)
     sums, exists = ops.reshape(sums, (batch, beams * size)), None
-    if keras.backend.backend() == "tensorflow":
+    if backend.has_dynamic_shapes():
         # One beam may have fewer than `count` entries. The number is unknown in a graph.
         sums = ops.pad(sums, [[0, 0], [0, count]], constant_values=MASKED)
     best, index = top_k(sums, count)
-    if keras.backend.backend() == "tensorflow":
+    if backend.has_dynamic_shapes():
         exists = index < beams * size
         index = ops.minimum(index, beams * size - 1)
     return best, index // size, index % size, exists

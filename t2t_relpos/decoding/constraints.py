@@ -13,7 +13,7 @@ import numpy as np
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos._backend import as_size
+from t2t_relpos.backend import as_size
 
 # Replaces the values of forbidden entries where entries are sorted or drawn. Results never have it.
 MASKED = -1e30

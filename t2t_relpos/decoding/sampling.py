@@ -8,7 +8,8 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos._backend import as_size
+from t2t_relpos.backend import as_size
+from t2t_relpos.backend import top_k as stable_top_k
 from t2t_relpos.decoding.constraints import (
     EXCLUDED_BELOW,
     MASKED,
@@ -24,7 +25,6 @@ from t2t_relpos.decoding.state_rows import (
     repeat_rows,
     split_context,
 )
-from t2t_relpos.decoding.state_rows import top_k as stable_top_k
 
 
 def greedy_search(

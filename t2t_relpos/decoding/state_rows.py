@@ -1,4 +1,4 @@
-"""What all searches share: the rows of a model's decoding state, limits, and a stable top k.
+"""What all searches share: the rows of a model's decoding state, and limits.
 
 A state is a nested dict of tensors `[rows, ...]`. The entry under `"context"` is the same for all
 beams of a sentence and never changes. The entry under `"sentences"` has tensors `[B, ...]`, which
@@ -10,6 +10,8 @@ import numbers
 import keras
 from keras import ops
 
+from t2t_relpos.backend import take_rows
+
 
 def repeat_rows(state, times):
     """Repeats each row: `[B, ...]` -> `[B * times, ...]`, except under `"sentences"`."""
@@ -20,11 +22,7 @@ def repeat_rows(state, times):
 
 def gather_rows(state, index):
     """Returns the rows `index`, int `[rows]`, of all tensors except those under `"sentences"`."""
-    if keras.backend.backend() == "tensorflow":
-        from t2t_relpos.decoding import _tensorflow
-
-        return _map_rows(lambda x: _tensorflow.gather_rows(x, index), state)
-    return _map_rows(lambda x: ops.take(x, index, axis=0), state)
+    return _map_rows(lambda x: take_rows(x, index), state)
 
 
 def _map_rows(function, state):
@@ -32,16 +30,6 @@ def _map_rows(function, state):
         name: value if name == "sentences" else keras.tree.map_structure(function, value)
         for name, value in state.items()
     }
-
-
-def take_beams(x, index):
-    """Returns `x[b, index[b, i]]` `[B, n, ...]` for x `[B, k, ...]` and int index `[B, n]`."""
-    if keras.backend.backend() == "tensorflow":
-        from t2t_relpos.decoding import _tensorflow
-
-        return _tensorflow.take_beams(x, index)
-    index = ops.reshape(index, (*ops.shape(index), *(1 for _ in x.shape[2:])))
-    return ops.take_along_axis(x, index, axis=1)
 
 
 def split_context(state):
@@ -93,39 +81,3 @@ def check_capacity(step, state, max_length, length_limit):
             f"{capacity}. Pass max_length={max_length} to `encode`, or max_length={capacity} to "
             "the search."
         )
-
-
-def top_k(x, k):
-    """Returns the k largest entries of each row, in descending order.
-
-    Equal entries are in the order of their indices. `keras.ops.top_k` guarantees this on
-    TensorFlow and JAX, but not on PyTorch.
-
-    Args:
-        x: `[B, n]`.
-        k: an int, or on TensorFlow a scalar tensor, at most n.
-
-    Returns:
-        (values `[B, k]`, their indices, int32 `[B, k]`).
-
-    Example:
-    >>> from keras import ops
-    >>> from t2t_relpos.decoding.state_rows import top_k
-    >>> values, indices = top_k(ops.convert_to_tensor([[1.0, 3.0, 1.0, 1.0]]), 3)
-    >>> ops.convert_to_numpy(indices).tolist()
-    [[1, 0, 2]]
-    """
-    if keras.backend.backend() != "torch":
-        values, indices = ops.top_k(x, k)
-        return values, ops.cast(indices, "int32")
-    x = ops.convert_to_tensor(x)
-    smallest = ops.top_k(x, k)[0][:, -1:]
-    size = x.shape[-1]
-    # Distinct ranks: entries above the smallest selected one, then entries equal to it by index.
-    rank_by_index = size - ops.arange(size, dtype="int32")
-    rank = ops.where(x > smallest, rank_by_index + size, ops.where(x == smallest, rank_by_index, 0))
-    indices = ops.top_k(rank, k)[1]
-    values = ops.take_along_axis(x, indices, axis=-1)
-    order = ops.argsort(-values, axis=-1)
-    values, indices = (ops.take_along_axis(each, order, axis=-1) for each in (values, indices))
-    return values, ops.cast(indices, "int32")

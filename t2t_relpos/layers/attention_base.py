@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos._keras_compat import kernel_variable
+from t2t_relpos.backend.keras_private import kernel_variable
 from t2t_relpos.layers.layer_mixin import (
     LayerMixin,
     clone_initializer,

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos._backend import arange, is_portable
+from t2t_relpos.backend import arange, is_portable
 from t2t_relpos.layers.layer_mixin import LayerMixin
 
 

@@ -5,7 +5,7 @@ import re
 import keras
 from keras import ops
 
-from t2t_relpos import _keras_compat
+from t2t_relpos.backend import keras_private
 
 
 class LayerMixin:
@@ -76,7 +76,7 @@ def traced_output_spec(layer, *args, **kwargs):
         return layer.call(*args, **kwargs)
 
     variable_dtype = dtype if autocast else None
-    return _keras_compat.output_spec(
+    return keras_private.output_spec(
         call_with_tensors, *specs, dtype=variable_dtype, variables=layer.variables
     )
 
@@ -99,9 +99,9 @@ def _tensors(args, kwargs, is_tensor):
     def restore(new_tensors):
         new = {id(old): each for old, each in zip(tensors, new_tensors, strict=True)}
         for old in tensors:
-            mask = _keras_compat.attached_mask(old)
+            mask = keras_private.attached_mask(old)
             if mask is not None and not isinstance(mask, keras.KerasTensor):
-                _keras_compat.attach_mask(new[id(old)], mask)
+                keras_private.attach_mask(new[id(old)], mask)
         return keras.tree.pack_sequence_as((args, kwargs), [new.get(id(x), x) for x in leaves])
 
     return tensors, restore
@@ -125,7 +125,7 @@ def quantized_dtype(layer):
     Keras stores the quantization of a layer in that layer's config. A layer that creates its own
     sublayers therefore has to add their dtype policies to its config.
     """
-    parts = _keras_compat.sublayers(layer)
+    parts = keras_private.sublayers(layer)
     quantized = [part for part in parts if getattr(part, "quantization_mode", None) is not None]
     if not quantized:
         return {}

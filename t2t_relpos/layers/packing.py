@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from t2t_relpos import _backend, _checks
+from t2t_relpos import _checks, backend
 
 _MATCH = "Its sequences must be those of the mask."
 
@@ -81,14 +81,14 @@ class Packing:
         sizes = {"B": self._shape[0], "T": self._shape[1]}
         _checks.check_shape(x.shape, "x", "B T D", sizes, advice=_MATCH)
         width = x.shape[-1]
-        packed = take_rows(ops.reshape(x, (-1, width)), self._slots, self._tokens)
+        packed = _take_rows(ops.reshape(x, (-1, width)), self._slots, self._tokens)
         return ops.expand_dims(self._or_invalid(packed), 0)
 
     def unpack(self, x):
         """Unpacks `[1, P, D]` into `[B, T, D]`, with zeros at padding."""
         self._check_packed(x)
         width = x.shape[-1]
-        rows = take_rows(ops.reshape(x, (-1, width)), self._tokens, self._slots)
+        rows = _take_rows(ops.reshape(x, (-1, width)), self._tokens, self._slots)
         return ops.reshape(self._or_invalid(rows), (*self._shape, width))
 
     def split_heads(self, x, num_heads):
@@ -96,7 +96,7 @@ class Packing:
         self._check_packed(x)
         batch, length = self._shape
         width = x.shape[-1] // num_heads
-        rows = take_rows(ops.reshape(x, (-1, width)), *self._rows_of_heads(num_heads))
+        rows = _take_rows(ops.reshape(x, (-1, width)), *self._rows_of_heads(num_heads))
         return ops.reshape(rows, (batch, num_heads, length, width))
 
     def merge_heads(self, x):
@@ -105,7 +105,7 @@ class Packing:
         _checks.check_shape(x.shape, "x", "B N T H", sizes, advice=_MATCH)
         num_heads, width = x.shape[1], x.shape[-1]
         heads, tokens = self._rows_of_heads(num_heads)
-        rows = take_rows(ops.reshape(x, (-1, width)), tokens, heads)
+        rows = _take_rows(ops.reshape(x, (-1, width)), tokens, heads)
         return ops.reshape(rows, (1, -1, num_heads * width))
 
     def _check_packed(self, x):
@@ -118,7 +118,7 @@ class Packing:
             return x
         dtype = keras.backend.standardize_dtype(x.dtype)
         if "float" in dtype:
-            return x * _backend.one_or_nan(self._fits, dtype)
+            return x * backend.one_or_nan(self._fits, dtype)
         limits = None if dtype == "bool" else np.iinfo(dtype)
         invalid = False if limits is None else limits.min or limits.max
         return ops.where(self._fits, x, ops.cast(invalid, dtype))
@@ -141,7 +141,7 @@ class Packing:
 
 def _slots_of_tokens(flat):
     """Returns the slots of all tokens `[P]` from their mask `[B·T]`."""
-    if _backend.is_compiled(flat):
+    if backend.is_compiled(flat):
         raise ValueError(
             "Packing requires `capacity` in code that XLA or jax.jit compiles, because the number "
             "of tokens depends on the mask's values. Write Packing(mask, capacity=N), with N at "
@@ -183,24 +183,8 @@ def _check_capacity(total, capacity):
     return True
 
 
-def take_rows(x, indices, inverse_indices):
-    """Returns the rows of a matrix at distinct indices, zeros for the index -1.
-
-    Args:
-        x: `[R, H]`.
-        indices: int `[P]`, the row of `x` for every output row, or -1.
-        inverse_indices: int `[R]`, the output row of every row of `x`, or -1. TensorFlow's gradient
-            uses it.
-
-    Returns:
-        `[P, H]`.
-    """
+def _take_rows(x, indices, inverse_indices):
+    """Returns the rows of a matrix as `backend.take_distinct_rows`, zeros if it has no rows."""
     if x.shape[0] == 0:  # A gather from an empty tensor would fail.
         return ops.zeros((ops.shape(indices)[0], x.shape[1]), dtype=x.dtype)
-    if keras.backend.backend() == "tensorflow":
-        from t2t_relpos.layers import _tensorflow_ops
-
-        return _tensorflow_ops.take_rows(x, indices, inverse_indices)
-    rows = ops.take(x, ops.maximum(indices, 0), axis=0)
-    # Zeros have the dtype of `x`, because JAX promotes a bool and an int to an int.
-    return ops.where(indices[:, None] < 0, ops.zeros((), dtype=x.dtype), rows)
+    return backend.take_distinct_rows(x, indices, inverse_indices)

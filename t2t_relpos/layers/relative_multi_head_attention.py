@@ -7,8 +7,6 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos._backend import one_or_nan, write_slice
-from t2t_relpos._keras_compat import attention_projections
 from t2t_relpos.attention.attend import attend
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.masks import (
@@ -20,6 +18,8 @@ from t2t_relpos.attention.relative_ids import (
     key_positions,
     relative_ids_from_positions,
 )
+from t2t_relpos.backend import one_or_nan, write_slice
+from t2t_relpos.backend.keras_private import attention_projections
 from t2t_relpos.layers.attention_base import AttentionBase, swap_heads
 from t2t_relpos.layers.layer_mixin import clone_initializer
 from t2t_relpos.layers.relative_position_embedding import RelativePositionEmbedding

@@ -3,8 +3,7 @@
 import keras
 from keras import ops
 
-from t2t_relpos import _checks
-from t2t_relpos._backend import is_portable
+from t2t_relpos import _checks, backend
 from t2t_relpos.attention.dropout import drop
 from t2t_relpos.layers.layer_mixin import LayerMixin
 
@@ -150,42 +149,14 @@ class LayerNormalization(keras.layers.LayerNormalization):
     def call(self, inputs):
         if self.rms_scaling:
             return super().call(inputs)
-        rank, backend = len(inputs.shape), keras.backend.backend()
-        if backend == "torch" and (is_portable() or not self._has_last_axes(rank)):
-            return self._normalize(inputs)
-        if backend != "tensorflow" or not self._is_default(rank):
-            return super().call(inputs)
-        from t2t_relpos.layers import _tensorflow_ops
-
-        arguments = map(ops.convert_to_tensor, (inputs, self.gamma, self.beta))
-        return ops.cast(_tensorflow_ops.normalize(*arguments, self.epsilon), self.compute_dtype)
-
-    def _is_default(self, rank):
-        """Returns whether the last axis is normalized, scaled and centered."""
-        return self.axis in ([-1], [rank - 1]) and self.scale and self.center
-
-    def _has_last_axes(self, rank):
-        """Returns whether the last axes are normalized, as PyTorch's layer normalization does."""
-        axes = sorted(axis % rank for axis in self.axis)
-        return axes == list(range(rank))[-len(axes) :]
-
-    def _normalize(self, inputs):
-        """Returns the outputs, computed with elementary operations.
-
-        PyTorch can't export its layer normalization to ONNX if a length is unknown, and it
-        normalizes the last axes only.
-        """
-        x = ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
-        axes = tuple(axis % len(x.shape) for axis in self.axis)
-        centred = x - ops.mean(x, axis=axes, keepdims=True)
-        variance = ops.mean(ops.square(centred), axis=axes, keepdims=True)
-        outputs = centred * ops.rsqrt(variance + self.epsilon)
-        sizes = [size if axis in axes else 1 for axis, size in enumerate(x.shape)]
-        if self.scale:
-            outputs = outputs * ops.reshape(self.gamma, sizes)
-        if self.center:
-            outputs = outputs + ops.reshape(self.beta, sizes)
-        return ops.cast(outputs, self.compute_dtype)
+        outputs = backend.layer_normalization(
+            inputs,
+            self.gamma if self.scale else None,
+            self.beta if self.center else None,
+            sorted(axis % len(inputs.shape) for axis in self.axis),
+            self.epsilon,
+        )
+        return super().call(inputs) if outputs is None else ops.cast(outputs, self.compute_dtype)
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")

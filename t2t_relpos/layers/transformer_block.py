@@ -4,8 +4,8 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos._keras_compat import attached_mask
 from t2t_relpos.attention.masks import combine_masks
+from t2t_relpos.backend.keras_private import attached_mask
 from t2t_relpos.layers.feed_forward import FeedForward
 from t2t_relpos.layers.layer_mixin import LayerMixin, quantized_dtype
 from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention

@@ -8,9 +8,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from t2t_relpos import _checks
-from t2t_relpos._backend import compile_function, largest
-from t2t_relpos._keras_compat import sublayers
+from t2t_relpos import _checks, backend
+from t2t_relpos.backend import compile_function, largest
+from t2t_relpos.backend.keras_private import sublayers
 from t2t_relpos.decoding.constraints import checked_stop_ids
 from t2t_relpos.decoding.samplers import BeamSampler, copy_settings, get_sampler
 from t2t_relpos.layers.relative_multi_head_attention import (
@@ -336,10 +336,9 @@ def _are_same(first, second):
 
 
 def _resolve_jit_compile(jit_compile):
-    is_torch = keras.backend.backend() == "torch"
     if jit_compile == "auto":
-        return not is_torch
-    if jit_compile and is_torch:
+        return backend.HAS_XLA
+    if jit_compile and not backend.HAS_XLA:
         raise ValueError(
             f'Expected `jit_compile` to be False or "auto" on PyTorch. Received: {jit_compile!r}.'
         )
@@ -348,10 +347,9 @@ def _resolve_jit_compile(jit_compile):
 
 def _may_grow(sampler, *, jit_compile):
     """Returns whether caches may grow from step to step."""
-    backend = keras.backend.backend()
-    if backend == "tensorflow":
+    if backend.NAME == "tensorflow":
         return not jit_compile and isinstance(sampler, BeamSampler)
-    return backend == "torch"
+    return not backend.HAS_XLA
 
 
 # Ids that an output may have in addition to its source, if no maximum length is given.

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos._backend import is_tensorflow_without_xla
+from t2t_relpos.backend import has_dynamic_shapes
 from t2t_relpos.decoding import score_tokens
 from t2t_relpos.layers.embeddings import (
     LearnedPositionEmbedding,
@@ -200,7 +200,7 @@ class Transformer(GenerationMixin, LayerMixin, keras.Model):
         are undefined: TensorFlow without XLA does not compute them (see `Packing`).
         """
         # Packing needs dynamic shapes: the number of tokens changes from batch to batch.
-        return self._decode(inputs, None, training=training, packed=is_tensorflow_without_xla())[0]
+        return self._decode(inputs, None, training=training, packed=has_dynamic_shapes())[0]
 
     def _decode(self, inputs, attention_layer, *, training, packed=False):
         encoded, mask, source_packing = self._encode(

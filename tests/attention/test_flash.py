@@ -147,18 +147,18 @@ def test_shapes_of_the_kernel_of_jax(length, monkeypatch):
     """Shape inference checks the arguments of JAX's private functions."""
     import jax
 
-    from t2t_relpos import _jax_flash
+    from t2t_relpos.backend import jax_flash
 
-    module = _jax_flash._cudnn()
+    module = jax_flash._cudnn()
     monkeypatch.setattr(module, "check_cudnn_version", lambda: 91000)
     monkeypatch.setattr(module, "check_compute_capability", lambda capability: True)
-    assert _jax_flash.has_kernel()
+    assert jax_flash.has_kernel()
     x = jax.ShapeDtypeStruct((2, 3, length, 8), "bfloat16")
-    assert _jax_flash.supports(x, x, 256) and not _jax_flash.supports(x, x, 264)
+    assert jax_flash.supports(x, x, 256) and not jax_flash.supports(x, x, 264)
 
     def compute(query, key, value, d_outputs):
-        results = _jax_flash.forward(query, key, value, None)
-        return *results[:2], *_jax_flash.backward(query, key, value, None, results, d_outputs)
+        results = jax_flash.forward(query, key, value, None)
+        return *results[:2], *jax_flash.backward(query, key, value, None, results, d_outputs)
 
     outputs, log_sums, *gradients = jax.eval_shape(compute, x, x, x, x)
     assert [(y.shape, y.dtype) for y in (outputs, *gradients)] == 4 * [(x.shape, x.dtype)]
@@ -169,24 +169,24 @@ def test_no_kernel_if_private_functions_of_jax_changed(monkeypatch):
     pytest.importorskip("jax")
     from jax._src.cudnn import fused_attention_stablehlo as module
 
-    from t2t_relpos import _jax_flash
+    from t2t_relpos.backend import jax_flash
 
     monkeypatch.setattr(module, "_dot_product_attention_bwd_rule", lambda scale, seed: None)
-    _jax_flash._cudnn.cache_clear()
+    jax_flash._cudnn.cache_clear()
     try:
-        assert not _jax_flash.has_kernel()
+        assert not jax_flash.has_kernel()
     finally:
-        _jax_flash._cudnn.cache_clear()
+        jax_flash._cudnn.cache_clear()
 
 
 @on_torch
 class TestKernels:
     def test_the_kernel_of_the_cpu_runs_except_on_empty_tensors(self, draw, monkeypatch):
-        from t2t_relpos import _torch_flash
+        from t2t_relpos.backend import torch_flash
 
-        queries, forward = [], _torch_flash.forward
+        queries, forward = [], torch_flash.forward
         monkeypatch.setattr(
-            _torch_flash,
+            torch_flash,
             "forward",
             lambda q, *args: (queries.append(q.shape), forward(q, *args))[1],
         )
@@ -206,9 +206,9 @@ class TestKernels:
         """Shape inference checks the signatures of kernels for GPUs too."""
         import torch
 
-        from t2t_relpos import _torch_flash
+        from t2t_relpos.backend import torch_flash
 
-        kernel = getattr(_torch_flash, name)
+        kernel = getattr(torch_flash, name)
         query, key, value, d_outputs = torch.empty(
             4, 2, 3, 37, 8, device="meta", dtype=torch.bfloat16
         )
@@ -222,10 +222,10 @@ class TestKernels:
     def test_rows_of_the_mask_are_aligned(self):
         import torch
 
-        from t2t_relpos import _torch_flash
+        from t2t_relpos.backend import torch_flash
 
         mask = torch.tensor([[True, False, True], [True, True, False]])
-        bias = _torch_flash._aligned_bias(mask, torch.zeros(2, 5, 3, 8))
+        bias = torch_flash._aligned_bias(mask, torch.zeros(2, 5, 3, 8))
         assert bias.shape == (2, 5, 3, 3) and bias.stride() == (16, 0, 0, 1)
         expected = [[0, -np.inf, 0], [0, 0, -np.inf]]
         np.testing.assert_array_equal(bias[:, 4, 2], expected)

@@ -11,11 +11,10 @@ if keras.backend.backend() != "tensorflow":
     pytest.skip("TensorFlow only", allow_module_level=True)
 
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
 
 from t2t_relpos.attention.dropout import SeededDropout
-from t2t_relpos.attention.tensorflow import ops as tensorflow_ops
-from t2t_relpos.attention.tensorflow.ops import dropout_factors
+from t2t_relpos.backend import dropout_factors
+from t2t_relpos.backend import tensorflow as tensorflow_backend
 
 SEED = tf.constant([7, 11])
 
@@ -54,15 +53,15 @@ def test_dropout_with_unknown_shapes(shape):
 def test_xla_is_detected_in_nested_functions():
     for jit_compile in (False, True):
         inner = tf.function(
-            lambda x: tf.fill([2], x if tensorflow_ops.is_compiled_by_xla() else -x)
+            lambda x: tf.fill([2], x if tensorflow_backend.is_compiled_by_xla() else -x)
         )
         outer = tf.function(lambda x, inner=inner: inner(x), jit_compile=jit_compile)
         assert outer(tf.ones([])).numpy().tolist() == [1.0 if jit_compile else -1.0] * 2
-    assert not tensorflow_ops.is_compiled_by_xla()
+    assert not tensorflow_backend.is_compiled_by_xla()
 
 
 def test_shared_function_is_not_inlined():
-    shared = tensorflow_ops.shared_function(lambda x: x + 1)
+    shared = tensorflow_backend.shared_function(lambda x: x + 1)
     outer = tf.function(lambda x: shared(shared(x))).get_concrete_function(tf.TensorSpec([]))
     functions = outer.graph.as_graph_def().library.function
     assert len(functions) == 1, "one body for both calls"
@@ -70,31 +69,17 @@ def test_shared_function_is_not_inlined():
 
 
 def test_shared_function_keeps_a_limited_number_of_bodies(monkeypatch):
-    monkeypatch.setattr(tensorflow_ops, "MAX_BODIES", 3)
+    monkeypatch.setattr(tensorflow_backend, "MAX_BODIES", 3)
     bodies = weakref.WeakSet()
 
     def body(x):
         bodies.add(tf.compat.v1.get_default_graph())
         return x + 1
 
-    shared = tensorflow_ops.shared_function(body)
+    shared = tensorflow_backend.shared_function(body)
     for length in range(1, 12):
         function = tf.function(lambda x: shared(x))
         assert function(tf.zeros(length)).numpy().sum() == length
     del function
     gc.collect()
     assert len(bodies) <= 3
-
-
-def test_changed_tensorflow_internals_raise_an_error_with_the_version(monkeypatch):
-    message = rf"different in TensorFlow {tf.__version__}. Install a version of TensorFlow"
-    monkeypatch.delattr(control_flow_util, "GraphOrParentsInXlaContext")
-    with pytest.raises(ImportError, match=message):
-        tensorflow_ops.is_compiled_by_xla()
-
-    def changed(function, autograph):
-        return function
-
-    monkeypatch.setattr(tf, "function", changed)
-    with pytest.raises(ImportError, match=message):
-        tensorflow_ops.shared_function(lambda x: x)

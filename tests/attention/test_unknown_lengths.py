@@ -13,10 +13,9 @@ if keras.backend.backend() != "tensorflow":
 
 import tensorflow as tf
 
-from t2t_relpos import RelativeMultiHeadAttention
+from t2t_relpos import RelativeMultiHeadAttention, backend
 from t2t_relpos.attention import attend, dispatch
 from t2t_relpos.attention.dropout import AttentionDropout
-from t2t_relpos.attention.tensorflow import ops as tensorflow_ops
 
 EXCLUDED = ("without_tables", "flash", "unrolled_blocks")
 NAMES = [each.name for each in dispatch.TABLE if each.name not in EXCLUDED]
@@ -140,7 +139,7 @@ def called_functions(graph):
 def test_accelerators_choose_one_block_or_loops_by_a_single_condition(
     causal, run_log, draw, assert_close, monkeypatch
 ):
-    monkeypatch.setattr(tensorflow_ops, "device", lambda: "gpu")
+    monkeypatch.setattr(backend, "device", lambda: "gpu")
     monkeypatch.setattr(dispatch, "LONGEST_FULL_MATRIX", 41)
     tables = draw(1, 1, 3, value_dim=7)[3:]
     compute = outputs_and_gradients_with(rematerialize=False, causal=causal)
@@ -166,7 +165,7 @@ def test_accelerators_choose_one_block_or_loops_by_a_single_condition(
 
 
 def test_accelerators_run_one_block_up_to_1024_positions(draw, monkeypatch):
-    monkeypatch.setattr(tensorflow_ops, "device", lambda: "gpu")
+    monkeypatch.setattr(backend, "device", lambda: "gpu")
     run_names = []
 
     def logged(row):

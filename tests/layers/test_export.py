@@ -10,8 +10,8 @@ from keras import ops
 from layer_cases import CASES, INPUTS, WIDTH, random_inputs, symbolic_inputs
 
 from t2t_relpos import layers
-from t2t_relpos._backend import is_portable
 from t2t_relpos.attention import explain, portable
+from t2t_relpos.backend import is_portable
 from t2t_relpos.models import CausalLM, Transformer, TransformerConfig
 
 BACKEND = keras.backend.backend()

@@ -11,7 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
-from t2t_relpos import CausalLM, Transformer, _backend, _checks
+from t2t_relpos import CausalLM, Transformer, _checks, backend
 from t2t_relpos.attention import attend, dispatch
 from t2t_relpos.layers import RelationMultiHeadAttention, RelativeMultiHeadAttention
 from t2t_relpos.models.config import TransformerConfig
@@ -122,6 +122,6 @@ def test_values_on_the_host_are_checked(rng):
 
 def test_the_device_is_found_without_a_tensor(monkeypatch):
     monkeypatch.setattr(ops, "convert_to_tensor", None)
-    assert _backend.device() == "cpu"
+    assert backend.device() == "cpu"
     with keras.device("meta"):
-        assert _backend.device() == "cpu"
+        assert backend.device() == "cpu"

@@ -1,7 +1,7 @@
 """A plain function with the arguments and results of a flash-attention kernel, in keras.ops.
 
-It stands in for `t2t_relpos._torch_flash`, also on backends without a kernel. As a kernel does, it
-returns arbitrary results for queries whose keys are all masked.
+It stands in for `t2t_relpos.backend.torch_flash`, also on backends without a kernel. As a kernel
+does, it returns arbitrary results for queries whose keys are all masked.
 """
 
 import dataclasses
@@ -9,8 +9,8 @@ import sys
 
 from keras import ops
 
-from t2t_relpos._backend import accumulation_dtype
 from t2t_relpos.attention import dispatch, flash
+from t2t_relpos.backend import accumulation_dtype
 
 ARBITRARY = 7.0
 # Whether masks are passed to the functions, and not as features.

@@ -10,7 +10,7 @@ import math
 
 import tensorflow as tf
 
-from t2t_relpos import _backend
+from t2t_relpos import backend
 from trainer.data.tokenizer import PAD_ID
 
 # Below this probability, float32 is close to underflow.
@@ -55,7 +55,7 @@ def label_smoothed_cross_entropy(
     target = _smoothed_target(label_smoothing, table.shape[0])
     ids, states = tf.reshape(labels, [-1]), tf.reshape(states, [-1, table.shape[-1]])
     table = tf.cast(table, states.dtype)
-    if _backend.is_compiled_by_xla():
+    if backend.is_compiled_by_xla():
         values = [
             x * tf.cast(ids != PAD_ID, x.dtype) for x in _cross_entropy(ids, states, table, target)
         ]

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from t2t_relpos._backend import accumulation_dtype
 from t2t_relpos.attention.relative_ids import difference_rows
+from t2t_relpos.backend import accumulation_dtype
 
 
 def matmul(x, y, dtype, **options):

@@ -22,10 +22,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from t2t_relpos._backend import accumulation_dtype, clip_size
 from t2t_relpos.attention.blocks import all_queries_have_keys
 from t2t_relpos.attention.blockwise import DIFFERENTIABLE
-from t2t_relpos.attention.masks import MASKED_SCORE, key_padding_mask
+from t2t_relpos.attention.masks import key_padding_mask
 from t2t_relpos.attention.relative_ids import extend_table
 from t2t_relpos.attention.tensorflow.diagonals import (
     Band,
@@ -34,7 +33,8 @@ from t2t_relpos.attention.tensorflow.diagonals import (
     TableTerms,
     matmul,
 )
-from t2t_relpos.attention.tensorflow.ops import as_seed, dropout_factors, shared_function
+from t2t_relpos.backend import MASKED_SCORE, accumulation_dtype, clip_size, dropout_factors
+from t2t_relpos.backend.tensorflow import shared_function
 
 
 class _Arguments(NamedTuple):
@@ -258,13 +258,13 @@ class Block(NamedTuple):
         arguments: the `_Arguments` of the call.
         band: the `Band` of the block.
         mask: bool, broadcasts to the block, or None. True = attend.
-        seed: seed of the block's dropout factors, int32 `[2]`, or None.
+        number: number of the block, for its dropout factors. Default: None, a single block.
     """
 
     arguments: _Arguments
     band: Band
     mask: Any
-    seed: Any
+    number: Any = None
 
     def weights(self, query, key):
         """Returns the weights before dropout `[.., C, S]`.
@@ -285,7 +285,9 @@ class Block(NamedTuple):
         rate = self.arguments.rate
         if rate is None:
             return weights
-        return weights * dropout_factors(tf.shape(weights), rate, self.seed, weights.dtype)
+        return weights * dropout_factors(
+            tf.shape(weights), rate, self.arguments.seed, weights.dtype, self.number
+        )
 
     def forward(self, dropped, value):
         """Returns a dict of results by query, `[.., C, X]` or, of the band, `[.., X, C]`.
@@ -367,8 +369,7 @@ class _OneBlock:
         self.query_band = QueryBand(shape, first + left + tf.range(length_q), dtype)
         width = length_k + left + right
         band = Band(self.query_band, first + left, length_q, width, sum_by_matmul=True)
-        seed = None if arguments.seed is None else as_seed(arguments.seed)
-        self._block = Block(arguments, band, self._mask(arguments.masks), seed)
+        self._block = Block(arguments, band, self._mask(arguments.masks))
 
     def _mask(self, masks):
         """Returns the mask with the padding of keys, or None."""
@@ -543,11 +544,10 @@ class _BlockLoops:
 
     def _block(self, group, number, index):
         """Returns a `Block` `[G, C, keys that it reads]`."""
-        (first_key, end), seed = self._key_range(number), self._arguments.seed
+        first_key, end = self._key_range(number)
         first, size = self._first(number) - first_key, self._block_size
         band = Band(self.query_band, first, size, end - first_key, first_key=first_key)
-        seed = None if seed is None else as_seed(seed, index)
-        return Block(self._arguments, band, self._mask(group, number), seed)
+        return Block(self._arguments, band, self._mask(group, number), index)
 
     def forward(self, query, key, value):
         """Returns a dict of the results of `Block.forward` for all blocks.

@@ -5,11 +5,10 @@ Caches grow with every step, or have a fixed size for XLA and JAX.
 
 import abc
 
-import keras
 from keras import ops
 
-from t2t_relpos._backend import start_indices, write_slice
 from t2t_relpos.attention.masks import masked_softmax
+from t2t_relpos.backend import matmul_transposed, start_indices, unknown_zero, write_slice
 
 # Added to a score, it makes the attention weight exactly 0 in float32.
 MASKED_BIAS = -1e9
@@ -116,7 +115,7 @@ class GrowingCaches(DecoderCaches):
         return {name: ops.stack([each[name] for each in rows]) for name in rows[0]}
 
     def start(self, batch):
-        length = _unknown_zero()
+        length = unknown_zero()
         empty = {d: ops.zeros((batch, self.num_heads, length, d)) for d in set(self.depths)}
         caches = [empty[depth] for depth in self.depths]
         return {"caches": caches}, ops.zeros((batch, length))
@@ -152,15 +151,6 @@ class GrowingStep(CachedStep):
 
     def attend(self, number, query, key, value):
         return attend(query, key, value, self._bias, self._tables[number], self._shapes)
-
-
-def _unknown_zero():
-    """Returns 0. In TensorFlow graphs, its static value is unknown, so that lengths may change."""
-    if keras.backend.backend() != "tensorflow":
-        return 0
-    from t2t_relpos.attention.tensorflow import ops as tensorflow_ops
-
-    return tensorflow_ops.unknown_zero()
 
 
 class FixedCaches(DecoderCaches):
@@ -249,15 +239,6 @@ def _slice(table, start, length):
     zeros = (0,) * (len(table.shape) - 2)
     start = start_indices(*zeros, start, 0)
     return ops.slice(table, start, (*table.shape[:-2], length, table.shape[-1]))
-
-
-def matmul_transposed(x, y):
-    """Returns `x·yᵀ` over the last two axes."""
-    if keras.backend.backend() == "tensorflow":
-        from t2t_relpos.attention.tensorflow import ops as tensorflow_ops
-
-        return tensorflow_ops.matmul_transposed(x, y)
-    return ops.matmul(x, ops.swapaxes(y, -1, -2))
 
 
 def matmul_table(x, table, shape, *, transpose_table=False):

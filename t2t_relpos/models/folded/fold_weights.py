@@ -12,7 +12,7 @@ The transformations are exact except for rounding:
 import keras
 from keras import ops
 
-from t2t_relpos._keras_compat import sublayers
+from t2t_relpos.backend.keras_private import sublayers
 from t2t_relpos.layers.feed_forward import FeedForward
 from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
 from t2t_relpos.layers.relative_multi_head_attention_v2 import RelativeMultiHeadAttentionV2

@@ -5,6 +5,7 @@ import numpy as np
 from keras import ops
 
 from t2t_relpos.attention import attend as attend_relative
+from t2t_relpos.backend import take_rows
 from t2t_relpos.layers.embeddings import sinusoids
 from t2t_relpos.models.folded.cached_attention import (
     MASKED_BIAS,
@@ -356,12 +357,3 @@ def dense(x, kernel, bias=None):
     else:
         product = ops.cast(ops.matmul(ops.cast(x, dtype), kernel), x.dtype)
     return product if bias is None else ops.add(product, bias)
-
-
-def take_rows(table, ids):
-    """Returns `table[ids]` for ids that are not negative."""
-    if keras.backend.backend() == "tensorflow":
-        from t2t_relpos.attention.tensorflow import ops as tensorflow_ops
-
-        return tensorflow_ops.take_rows(table, ids)
-    return ops.take(table, ids, axis=0)

@@ -1,31 +1,47 @@
 """All uses of private Keras APIs in the library.
 
-If Keras changes its private API, these functions raise an ImportError with the version number.
+If Keras changes its private API, importing this module raises an ImportError with the version.
 """
 
 import inspect
 
 import keras
 
+
+def changed(name):
+    """Returns the error for a private name that Keras changed."""
+    return ImportError(
+        f"{name} is missing or different in Keras {keras.__version__}. Install a version of Keras "
+        "that setup.cfg allows."
+    )
+
+
+try:
+    from keras.src.backend import (
+        AutocastScope,
+        compute_output_spec,
+        get_keras_mask,
+        set_keras_mask,
+    )
+    from keras.src.backend.common.stateless_scope import in_stateless_scope
+except ImportError as error:
+    raise changed(f"keras.src.backend ({error})") from error
+if not hasattr(keras.layers.Layer, "_flatten_layers"):
+    raise changed("_flatten_layers of keras.layers.Layer")
+_EXPORT = inspect.unwrap(keras.Model.export).__code__
+if "format" not in _EXPORT.co_varnames[: _EXPORT.co_argcount]:
+    raise changed("the argument `format` of keras.Model.export")
 # keras.layers.MultiHeadAttention has public properties for these projections, but not for the gate.
 _PUBLIC_PROJECTIONS = ("query", "key", "value", "output")
 
 
 def attached_mask(tensor):
     """Returns the padding mask that Keras attached to a tensor, or None."""
-    try:
-        from keras.src.backend import get_keras_mask
-    except ImportError as error:
-        raise _changed("keras.src.backend.get_keras_mask") from error
     return get_keras_mask(tensor)
 
 
 def attach_mask(tensor, mask):
     """Attaches a padding mask to a tensor, as Keras does."""
-    try:
-        from keras.src.backend import set_keras_mask
-    except ImportError as error:
-        raise _changed("keras.src.backend.set_keras_mask") from error
     set_keras_mask(tensor, mask)
 
 
@@ -38,12 +54,6 @@ def output_spec(function, *specs, dtype, variables):
         dtype: the compute dtype of a layer, or None to leave the variables as they are.
         variables: the variables that the function reads.
     """
-    try:
-        from keras.src.backend import AutocastScope, compute_output_spec
-        from keras.src.backend.common.stateless_scope import in_stateless_scope
-    except ImportError as error:
-        name = "keras.src.backend.AutocastScope, compute_output_spec or in_stateless_scope"
-        raise _changed(name) from error
     if in_stateless_scope():
         function = _with_values(function, variables)
     try:
@@ -103,17 +113,7 @@ def _cast_specs(specs, dtype):
 
 def sublayers(layer):
     """Returns all layers within a layer, at any depth."""
-    flatten = _attribute(layer, "_flatten_layers", "keras.layers.Layer")
-    return flatten(include_self=False)
-
-
-def torch_device():
-    """Returns the device on which Keras puts new tensors of PyTorch, such as "cuda" or "meta"."""
-    try:
-        from keras.src.backend.torch.core import get_device
-    except ImportError as error:
-        raise _changed("keras.src.backend.torch.core.get_device") from error
-    return str(get_device())
+    return layer._flatten_layers(include_self=False)
 
 
 def kernel_variable(dense):
@@ -135,12 +135,8 @@ def running_export_format():
 
     Layers can't query Keras for a running export, so the call stack is searched for it.
     """
-    export = inspect.unwrap(keras.Model.export)
-    code = getattr(export, "__code__", None)
-    if code is None or "format" not in code.co_varnames[: code.co_argcount]:
-        raise _changed("the argument `format` of keras.Model.export")
     frame = inspect.currentframe()
-    while frame is not None and frame.f_code is not code:
+    while frame is not None and frame.f_code is not _EXPORT:
         frame = frame.f_back
     return None if frame is None else frame.f_locals["format"]
 
@@ -149,11 +145,4 @@ def _attribute(instance, name, owner):
     try:
         return getattr(instance, name)
     except AttributeError as error:
-        raise _changed(f"{name} of {owner}") from error
-
-
-def _changed(name):
-    return ImportError(
-        f"{name} is missing or different in Keras {keras.__version__}. Install a version of Keras "
-        "that setup.cfg allows."
-    )
+        raise changed(f"{name} of {owner}") from error

@@ -9,6 +9,7 @@ False if a version of JAX does not have them, or if they have other parameters.
 import functools
 import inspect
 
+import jax.numpy as jnp
 from keras.backend import standardize_dtype
 
 DTYPES = {"float16", "bfloat16"}
@@ -22,7 +23,6 @@ BACKWARD_PARAMETERS = (
 @functools.cache
 def _cudnn():
     """Returns JAX's module with the kernel, or None if it is not as expected."""
-    # Doctest collection imports this module where JAX is not installed.
     try:
         from jax._src.cudnn import fused_attention_stablehlo as module
 
@@ -35,7 +35,7 @@ def _cudnn():
     return module if matches and names == ("CAUSAL", "BNTH") else None
 
 
-def has_kernel():
+def has_kernel(query):
     """Returns whether JAX computes on an NVIDIA GPU, of the architecture Ampere or later."""
     module = _cudnn()
     if module is None:
@@ -68,7 +68,7 @@ def has_masks(query, depth):
 
 
 def forward(query, key, value, key_mask):
-    """Returns (outputs, log-sum-exp, None) of causal attention, as in `_torch_flash`."""
+    """Returns (outputs, log-sum-exp, None) of causal attention, as in `torch_flash`."""
     module, length = _cudnn(), query.shape[2]
     outputs, log_sums = module.dot_product_attention(
         *map(_with_two_positions, (query, key, value)),
@@ -80,9 +80,7 @@ def forward(query, key, value, key_mask):
 
 
 def backward(query, key, value, key_mask, results, d_outputs):
-    """Returns the gradients of queries, keys and values, as in `_torch_flash`."""
-    import jax.numpy as jnp
-
+    """Returns the gradients of queries, keys and values, as in `torch_flash`."""
     module, length, (outputs, log_sums, _) = _cudnn(), query.shape[2], results
     tensors = map(_with_two_positions, (query, key, value, outputs, d_outputs, log_sums))
     query, key, value, outputs, d_outputs, log_sums = tensors
@@ -111,7 +109,5 @@ def _with_two_positions(x):
     The first query does not attend to the added key. The added query has no effect on gradients,
     because the gradient of its output is zero.
     """
-    import jax.numpy as jnp
-
     padding = [(0, 1) if axis == 2 and x.shape[2] == 1 else (0, 0) for axis in range(x.ndim)]
     return jnp.pad(x, padding)

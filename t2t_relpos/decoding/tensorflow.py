@@ -1,6 +1,4 @@
-"""Parts of searches for TensorFlow: rows by one op, candidates in two stages, and the loop.
-
-keras.ops runs several operations to gather rows, because it supports negative indices.
+"""Parts of beam search for TensorFlow: candidates in two stages, and the loop.
 
 Candidates: the vocabulary is split into groups of ids. The best `count` entries are in the `count`
 groups with the largest maxima, because no entry of another group exceeds any of these maxima. The
@@ -13,17 +11,6 @@ fraction of the sentences is done. An outer loop stores their results and contin
 import tensorflow as tf
 
 from t2t_relpos.decoding.constraints import LOWEST_LOGIT, MASKED
-
-
-def gather_rows(x, index):
-    """Returns `x[index]`."""
-    return tf.gather(x, index)
-
-
-def take_beams(x, index):
-    """Returns `x[b, index[b, i]]`, `[B, n, ...]`."""
-    return tf.gather(x, index, batch_dims=1)
-
 
 SMALLEST_GROUP, USUAL_GROUP, LARGEST_GROUP = 16, 64, 256
 # With maxima up to this size, sums of exponentials do not overflow or underflow in float32.

@@ -5,23 +5,27 @@
 
 import math
 
+import torch
+
 # Kernels on a GPU read rows of 16 bytes, and store log-sum-exps in blocks of 32 queries.
 ALIGNMENT, LOG_SUMS_BLOCK = 16, 32
 LARGEST_FLASH_DEPTH = 256
 
 
-def has_kernel(device):
-    """Returns whether a device is a CPU or an NVIDIA GPU. Shape inference uses "meta"."""
-    # Doctest collection imports this module where PyTorch is not installed.
-    import torch
-
+def has_kernel(query):
+    """Returns whether queries are on a CPU or an NVIDIA GPU. Shape inference uses "meta"."""
+    device = query.device
     return device.type in ("cpu", "meta") or (device.type == "cuda" and torch.version.hip is None)
 
 
-def supports(query, value):
-    """Returns whether the kernels accept queries `[B, N, T, H]` and values `[B, N, T, Hv]`."""
-    import torch
+def supports(query, value, depth):
+    """Returns whether the kernels accept queries `[B, N, T, H]` and values `[B, N, T, Hv]`.
 
+    Args:
+        query: queries.
+        value: values.
+        depth: H, or more with features for masks. Unused.
+    """
     dtypes, depth = [torch.float32, torch.float16, torch.bfloat16], query.shape[-1]
     if query.device.type != "cuda":
         dtypes.append(torch.float64)
@@ -34,8 +38,6 @@ def supports(query, value):
 
 def _is_recent(device):
     """Returns whether a GPU has the architecture Ampere or a later one."""
-    import torch
-
     return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
@@ -90,8 +92,6 @@ def _kernel(query, key_mask):
 
 def _has_flash(query, depth):
     """Returns whether there is a flash-attention kernel for a GPU, a dtype and a depth."""
-    import torch
-
     has_flash = query.dtype in (torch.bfloat16, torch.float16) and depth <= LARGEST_FLASH_DEPTH
     has_flash = has_flash and _is_recent(query.device)
     return has_flash and torch.backends.cuda.is_flash_attention_available()
@@ -102,16 +102,12 @@ class _OnCPU:
 
     @staticmethod
     def forward(query, key, value, key_mask):
-        import torch
-
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         bias = _bias(key_mask, query)
         return (*kernel(query, key, value, 0.0, True, attn_mask=bias, scale=1.0), None)
 
     @staticmethod
     def backward(query, key, value, key_mask, results, d_outputs):
-        import torch
-
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
         outputs, log_sums, _ = results
         tensors, bias = (d_outputs, query, key, value, outputs, log_sums), _bias(key_mask, query)
@@ -123,16 +119,12 @@ class _Flash:
 
     @staticmethod
     def forward(query, key, value, key_mask):
-        import torch
-
         kernel = torch.ops.aten._scaled_dot_product_flash_attention
         outputs, log_sums, *state, _ = kernel(query, key, value, 0.0, True, scale=1.0)
         return outputs, log_sums, state
 
     @staticmethod
     def backward(query, key, value, key_mask, results, d_outputs):
-        import torch
-
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_backward
         outputs, log_sums, (*lengths, seed, offset) = results
         tensors = d_outputs, query, key, value, outputs, log_sums.contiguous()
@@ -144,8 +136,6 @@ class _MemoryEfficient:
 
     @staticmethod
     def forward(query, key, value, key_mask):
-        import torch
-
         kernel = torch.ops.aten._scaled_dot_product_efficient_attention
         tensors = [x.contiguous() for x in (query, key, value)]
         bias = _aligned_bias(key_mask, query)
@@ -154,8 +144,6 @@ class _MemoryEfficient:
 
     @staticmethod
     def backward(query, key, value, key_mask, results, d_outputs):
-        import torch
-
         kernel = torch.ops.aten._scaled_dot_product_efficient_attention_backward
         outputs, log_sums, state = results
         tensors = [x.contiguous() for x in (d_outputs, query, key, value)]
@@ -179,8 +167,6 @@ def _aligned_bias(key_mask, query):
     """Returns a mask as a term of the scores, `[B, N, T, T]` without copies, with aligned rows."""
     if key_mask is None:
         return None
-    import torch
-
     length = query.shape[2]
     bias = torch.nn.functional.pad(_bias(key_mask, query), (0, -length % ALIGNMENT))
     return bias[..., :length].expand(*query.shape[:3], length)
@@ -194,8 +180,6 @@ def differentiable_gradients(function, tensors, d_outputs):
         tensors: the dict. One of them may depend on another one: the gradients are partial.
         d_outputs: gradient of the result.
     """
-    import torch
-
     copies = {name: x.view_as(x) for name, x in tensors.items()}
     outputs = function(copies)
     copies = {name: x for name, x in copies.items() if x.requires_grad}

@@ -1,0 +1,88 @@
+"""The functions of `t2t_relpos.backend` that differ on JAX."""
+
+import jax
+import keras
+from keras import ops
+
+from t2t_relpos.backend import jax_flash as flash_kernel
+from t2t_relpos.backend import keras_ops
+from t2t_relpos.backend.keras_ops import is_portable
+
+__all__ = [
+    "LARGE_INDEX_DTYPE",
+    "arange",
+    "can_slice",
+    "check_exported_lengths",
+    "clip_size",
+    "compile_function",
+    "device",
+    "flash_kernel",
+    "is_compiled",
+    "start_indices",
+    "write_slice",
+]
+
+# JAX has no int64 by default.
+LARGE_INDEX_DTYPE = "int32"
+
+
+def device():
+    # `keras.device("cpu:0")` changes the default device, which may also be a name.
+    default = jax.config.jax_default_device
+    kind = getattr(default, "platform", default) or jax.default_backend()
+    return kind if kind in ("cpu", "tpu") else "gpu"
+
+
+def is_compiled(tensor):
+    return isinstance(tensor, jax.core.Tracer)
+
+
+def check_exported_lengths(layer, *sizes):
+    is_known = all(isinstance(size, int) for size in sizes)
+    if not is_known and is_portable():
+        # jax2onnx 0.17 can't convert the reshapes of such a layer.
+        raise ValueError(
+            f"{layer} can be exported from JAX for a fixed batch size and length only. Pass "
+            "`input_signature` with fixed shapes to `export`, or export on TensorFlow or PyTorch. "
+            f"Received: sizes {sizes}."
+        )
+
+
+def compile_function(model, function, *, jit_compile):
+    if not jit_compile:
+        return function
+
+    @jax.jit
+    def compiled(values, *arguments):
+        with keras.StatelessScope(state_mapping=list(zip(model.variables, values))):
+            return function(*arguments)
+
+    return lambda *arguments: compiled([v.value for v in model.variables], *arguments)
+
+
+def clip_size(x, low, high):
+    if any(map(ops.is_tensor, (x, low, high))) or all(isinstance(n, int) for n in (x, low, high)):
+        return keras_ops.clip_size(x, low, high)
+    return jax.core.max_dim(low, jax.core.min_dim(high, x))
+
+
+def can_slice(*sizes):
+    # jax2onnx 0.17 converts a shift by reshaping to a graph with wrong shapes.
+    return keras_ops.can_slice(*sizes) and not is_portable()
+
+
+def start_indices(*indices):
+    # JAX refuses indices of different dtypes. With JAX_ENABLE_X64, those of a loop are int64.
+    return tuple(ops.convert_to_tensor(index, dtype="int32") for index in indices)
+
+
+def write_slice(x, update, start, axis):
+    starts = (start if each == axis else 0 for each in range(len(x.shape)))
+    return ops.slice_update(x, start_indices(*starts), update)
+
+
+def arange(length):
+    if is_portable():
+        # jax2onnx 0.17 can convert neither `arange` of a symbolic length nor one without a start.
+        return ops.cumsum(ops.ones((length,), dtype="int32")) - 1
+    return keras_ops.arange(length)

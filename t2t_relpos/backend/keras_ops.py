@@ -1,0 +1,365 @@
+"""The default of every function and constant of `t2t_relpos.backend`, in keras.ops."""
+
+import contextlib
+import contextvars
+
+import keras
+from keras import ops
+
+from t2t_relpos.backend.keras_private import running_export_format
+
+# The module with the flash-attention kernel, with the functions of `torch_flash`, or None.
+flash_kernel = None
+# Whether `jit_compile=True` is supported: XLA compiles functions.
+HAS_XLA = True
+# dtype of indices that may not fit into int32.
+LARGE_INDEX_DTYPE = "int64"
+# Score of masked keys. Far below any score, and its difference to a score is finite.
+MASKED_SCORE = -(2.0**100)
+# Formats of `keras.Model.export` whose converters support standard operations only.
+FORMATS = ("onnx", "litert", "openvino", "torch")
+
+
+# What runs the code: the device, compilers, and exports.
+
+
+def device():
+    """Returns the kind of device that the backend computes on: "cpu", "gpu" or "tpu"."""
+    return "cpu"
+
+
+def is_compiled_by_xla():
+    """Returns whether TensorFlow is tracing a graph for XLA."""
+    return False
+
+
+def is_compiled(tensor):
+    """Returns whether XLA or `jax.jit` compiles the code that computes a tensor."""
+    return False
+
+
+def has_dynamic_shapes():
+    """Returns whether sizes may depend on values, and change from step to step of a loop.
+
+    It is True on TensorFlow without XLA. Loops in Python, on PyTorch, are not meant.
+    """
+    return False
+
+
+_ENTERED = contextvars.ContextVar("portable", default=False)
+
+
+@contextlib.contextmanager
+def portable():
+    """Returns a context manager in which layers use standard operations only.
+
+    Use it with converters other than `keras.Model.export`, for example `tf.lite.TFLiteConverter`.
+    `keras.Model.export` does not need it. Within the context, memory is quadratic in length.
+
+    Example:
+    >>> from t2t_relpos.attention import explain, portable
+    >>> with portable():
+    ...     explain(5000).chosen
+    'band'
+    """
+    token = _ENTERED.set(True)
+    try:
+        yield
+    finally:
+        _ENTERED.reset(token)
+
+
+def is_in_portable():
+    """Returns whether the context `portable` is entered."""
+    return _ENTERED.get()
+
+
+def is_portable():
+    """Returns whether the current code must use standard operations only.
+
+    The result is True within `portable` and within `keras.Model.export` to one of `FORMATS`. On
+    PyTorch, it is also True within `torch.onnx.export` and `torch.export.export`.
+    """
+    return is_in_portable() or running_export_format() in FORMATS
+
+
+def check_exported_lengths(layer, *sizes):
+    """Raises ValueError if JAX exports a layer with symbolic sizes to one of `FORMATS`.
+
+    Args:
+        layer: name of the layer, for the error.
+        *sizes: batch size and lengths, ints or symbolic lengths of JAX.
+    """
+
+
+def compile_function(model, function, *, jit_compile):
+    """Returns a function of tensors, compiled as far as the backend can.
+
+    On TensorFlow, a graph: with XLA one for each shape of its arguments, else one for batches of
+    all sizes. On JAX, a jitted function that reads the model's current weights at every call, or
+    with `jit_compile=False` the function itself. On PyTorch, the function without recording of
+    gradients, which would keep all steps in memory.
+
+    Args:
+        model: the model whose variables the function reads.
+        function: a function of tensors.
+        jit_compile: whether XLA compiles it. Not used on PyTorch.
+    """
+    return function
+
+
+def records_gradients(tensors):
+    """Returns whether PyTorch records operations on one of the tensors for a gradient."""
+    return False
+
+
+# Sizes, indices and dtypes.
+
+
+def accumulation_dtype(dtype):
+    """Returns the name of the dtype in which sums are computed: float32, or float64."""
+    # `keras.backend.result_type` would return float32 for float64 on JAX and PyTorch.
+    return "float64" if keras.backend.standardize_dtype(dtype) == "float64" else "float32"
+
+
+def as_size(x):
+    """Returns a size as an int32 tensor if it is a tensor, otherwise unchanged."""
+    return ops.cast(x, "int32") if ops.is_tensor(x) else x
+
+
+def clip_size(x, low, high):
+    """Returns a size limited to `[low, high]`.
+
+    The result is an int if all arguments are ints. Otherwise it is a scalar tensor or, on JAX, a
+    symbolic length.
+    """
+    if all(isinstance(n, int) for n in (x, low, high)):
+        return max(low, min(high, x))
+    return ops.maximum(low, ops.minimum(high, x))
+
+
+def can_slice(*sizes):
+    """Returns whether slices may have these sizes: any on TensorFlow, ints on other backends."""
+    return all(isinstance(n, int) for n in sizes)
+
+
+def unknown_zero():
+    """Returns 0. In TensorFlow graphs, its static value is unknown, so that lengths may change."""
+    return 0
+
+
+def start_indices(*indices):
+    """Returns the start indices of `ops.slice` and `ops.slice_update`.
+
+    Args:
+        *indices: ints, integer tensors, or symbolic lengths of JAX.
+    """
+    return tuple(map(as_size, indices))
+
+
+def arange(length):
+    """Returns int32 `[length]`: 0, 1, 2, ...
+
+    Args:
+        length: an int, a scalar tensor, or a symbolic length of JAX.
+    """
+    return ops.arange(length, dtype="int32")
+
+
+# Tensors.
+
+
+def as_tensor(x):
+    """Converts a NumPy array, a variable or a tensor-like object of the backend to a tensor.
+
+    Returns None for None. In contrast to keras.ops.convert_to_tensor, it also converts a
+    tf.Variable.
+    """
+    return None if x is None else ops.convert_to_tensor(x)
+
+
+def shape(x):
+    """Returns the shape of a tensor; in a TensorFlow graph as a tensor `[rank]`."""
+    return ops.shape(x)
+
+
+def one_or_nan(condition, dtype):
+    """Returns 1 where a condition holds, otherwise NaN, without a NaN constant.
+
+    `tf.debugging.enable_check_numerics` raises an error for a constant that is not finite.
+    """
+    sign = ops.where(condition, ops.ones([], dtype=dtype), ops.cast(-1, dtype))
+    return ops.sqrt(sign)
+
+
+def largest(x, initial, *, keepdims=False):
+    """Returns the largest entry of a tensor, or of its last axis if `keepdims`.
+
+    It returns `initial` if no entry is larger.
+    """
+    return ops.max(x, axis=-1 if keepdims else None, keepdims=keepdims, initial=initial)
+
+
+def write_slice(x, update, start, axis):
+    """Returns `x` whose entries of an axis, starting at `start`, are replaced by `update`.
+
+    It is `ops.slice_update`, except for TensorFlow without XLA: there, its operation,
+    `XlaDynamicUpdateSlice`, is compiled again for every new shape.
+
+    Args:
+        x: a tensor.
+        update: a tensor of the same shape, except for the axis.
+        start: an int or a scalar tensor. It is limited, so that the update fits into `x`.
+        axis: the axis, at least 0.
+    """
+    starts = (start if each == axis else 0 for each in range(len(x.shape)))
+    return ops.slice_update(x, start_indices(*starts), update)
+
+
+def add_at(total, terms, start):
+    """Returns `[B, N, T, X]` plus terms for the positions at and after `start`, an int.
+
+    On PyTorch, it changes `total`.
+    """
+    after = ops.shape(total)[2] - start - ops.shape(terms)[2]
+    return total + ops.pad(terms, [(0, 0), (0, 0), (start, after), (0, 0)])
+
+
+def take_rows(x, index):
+    """Returns `x[index]` for an index that is not negative."""
+    return ops.take(x, index, axis=0)
+
+
+def take_beams(x, index):
+    """Returns `x[b, index[b, i]]` `[B, n, ...]` for x `[B, k, ...]` and int index `[B, n]`."""
+    index = ops.reshape(index, (*ops.shape(index), *(1 for _ in x.shape[2:])))
+    return ops.take_along_axis(x, index, axis=1)
+
+
+def take_distinct_rows(x, indices, inverse_indices):
+    """Returns the rows of a matrix at distinct indices, zeros for the index -1.
+
+    Args:
+        x: `[R, H]`, R at least 1.
+        indices: int `[P]`, the row of `x` for every output row, or -1.
+        inverse_indices: int `[R]`, the output row of every row of `x`, or -1. TensorFlow's gradient
+            uses it.
+
+    Returns:
+        `[P, H]`.
+    """
+    rows = ops.take(x, ops.maximum(indices, 0), axis=0)
+    # Zeros have the dtype of `x`, because JAX promotes a bool and an int to an int.
+    return ops.where(indices[:, None] < 0, ops.zeros((), dtype=x.dtype), rows)
+
+
+def take_table_rows(table, ids):
+    """Returns the table row of each pair.
+
+    Args:
+        table: `[R, H]` or `[N, R, H]`.
+        ids: int `[T, S]`.
+
+    Returns:
+        `[T, S, H]` or `[N, T, S, H]`.
+    """
+    # The gradient sums over all pairs with the same id.
+    rows = ops.take(ops.cast(table, accumulation_dtype(table.dtype)), ids, axis=-2)
+    return ops.cast(rows, table.dtype)
+
+
+def top_k(x, k):
+    """Returns (values, indices) of the k largest entries of each row, in descending order.
+
+    Equal entries are in the order of their indices.
+
+    Args:
+        x: `[B, n]`.
+        k: an int, or on TensorFlow a scalar tensor, at most n.
+
+    Returns:
+        (values `[B, k]`, their indices, int32 `[B, k]`).
+
+    Example:
+    >>> from keras import ops
+    >>> from t2t_relpos.backend import top_k
+    >>> values, indices = top_k(ops.convert_to_tensor([[1.0, 3.0, 1.0, 1.0]]), 3)
+    >>> ops.convert_to_numpy(indices).tolist()
+    [[1, 0, 2]]
+    """
+    values, indices = ops.top_k(x, k)
+    return values, ops.cast(indices, "int32")
+
+
+def matmul_transposed(x, y):
+    """Returns `x·yᵀ` over the last two axes."""
+    return ops.matmul(x, ops.swapaxes(y, -1, -2))
+
+
+def matmul_matrix(x, matrix):
+    """Returns `[B, N, T, X]` times a matrix `[X, Y]`: `[B, N, T, Y]`."""
+    return ops.matmul(x, matrix)
+
+
+def softmax(scores, mask):
+    """Returns the softmax over the unmasked entries of the last axis, zero elsewhere.
+
+    Args:
+        scores: `[.., S]`.
+        mask: bool, broadcasts to `scores`, True = attend, or None.
+    """
+    if mask is not None:
+        scores = ops.where(mask, scores, ops.cast(MASKED_SCORE, scores.dtype))
+    # A length that PyTorch traces is a tensor: the branch would hold for the traced length only.
+    if isinstance(scores.shape[-1], int) and scores.shape[-1] == 1:
+        # Keras warns about a softmax over a single entry, which is intended here.
+        weights = ops.exp(scores - scores)
+    else:
+        weights = ops.softmax(scores, axis=-1)
+    return weights if mask is None else ops.where(mask, weights, ops.zeros_like(weights))
+
+
+def layer_normalization(inputs, gamma, beta, axes, epsilon):
+    """Returns normalized inputs where Keras's operations are slower or fail, otherwise None.
+
+    Args:
+        inputs: `[..., D]`.
+        gamma: scale of the normalized axes, or None.
+        beta: offset of the normalized axes, or None.
+        axes: sorted list of the normalized axes, not negative.
+        epsilon: added to the variance.
+    """
+    return None
+
+
+def dropout_factors(shape, rate, seed, dtype, block=None):
+    """Returns random factors: 0 with probability `rate`, otherwise 1 / (1 - rate).
+
+    Args:
+        shape: ints; on TensorFlow also scalar tensors, or a tensor `[rank]`.
+        rate: in `[0, 1)`, on TensorFlow rounded to 1 / 65,536.
+        seed: a seed drawn from a keras.random.SeedGenerator.
+        dtype: dtype of the factors.
+        block: number of a block, an int or a scalar tensor. Each number gives different factors.
+            Default: None, no blocks.
+    """
+    uniform = keras.random.uniform(shape, seed=_DrawnSeed(seed, block))
+    return ops.cast(uniform >= rate, dtype) / (1 - rate)
+
+
+class _DrawnSeed(keras.random.SeedGenerator):
+    """Passes a given seed to keras.random.
+
+    It does not call the base class's `__init__`, which would create a variable.
+    """
+
+    def __init__(self, seed, block):
+        if block is not None:
+            # With an odd factor, the first entry differs for all blocks (modulo 2**32). Successive
+            # calls differ in the second entry.
+            step = ops.cast(block, seed.dtype) * ops.cast(0x1E3779B1, seed.dtype)
+            seed = seed + ops.stack([step, ops.zeros_like(step)])
+        self._seed = seed
+
+    def next(self, ordered=True):
+        return self._seed

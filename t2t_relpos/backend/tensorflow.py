@@ -1,0 +1,298 @@
+"""The functions of `t2t_relpos.backend` that differ on TensorFlow, and its private API."""
+
+import functools
+
+import tensorflow as tf
+from keras import ops
+
+from t2t_relpos.backend import keras_ops
+from t2t_relpos.backend.keras_ops import MASKED_SCORE, accumulation_dtype
+
+
+def _changed(name):
+    return ImportError(
+        f"{name} is missing or different in TensorFlow {tf.__version__}. Install a version of "
+        "TensorFlow that setup.cfg allows."
+    )
+
+
+def _never_inlined(function):
+    try:
+        return tf.function(function, autograph=False, experimental_attributes={"_noinline": True})
+    except (TypeError, ValueError) as error:
+        raise _changed('experimental_attributes={"_noinline": True} of tf.function') from error
+
+
+try:
+    from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
+except ImportError as error:
+    raise _changed("control_flow_util.GraphOrParentsInXlaContext") from error
+_never_inlined(lambda: None)
+
+__all__ = [
+    "as_tensor",
+    "can_slice",
+    "compile_function",
+    "device",
+    "dropout_factors",
+    "has_dynamic_shapes",
+    "is_compiled",
+    "is_compiled_by_xla",
+    "is_portable",
+    "layer_normalization",
+    "matmul_matrix",
+    "matmul_transposed",
+    "shape",
+    "softmax",
+    "take_beams",
+    "take_distinct_rows",
+    "take_rows",
+    "take_table_rows",
+    "unknown_zero",
+    "write_slice",
+]
+
+
+def is_compiled_by_xla():
+    return GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+
+
+def is_compiled(tensor):
+    return is_compiled_by_xla()
+
+
+def has_dynamic_shapes():
+    return not is_compiled_by_xla()
+
+
+def is_portable():
+    # Eager calls skip the search of the call stack.
+    if tf.executing_eagerly():
+        return keras_ops.is_in_portable()
+    return keras_ops.is_portable()
+
+
+def compile_function(model, function, *, jit_compile):
+    # XLA needs the shapes that a relaxed signature would hide.
+    return tf.function(
+        function, jit_compile=jit_compile, reduce_retracing=not jit_compile, autograph=False
+    )
+
+
+def device():
+    kinds = (kind for kind in ("TPU", "GPU") if tf.config.get_visible_devices(kind))
+    return next(kinds, "CPU").lower()
+
+
+def as_tensor(x):
+    x = keras_ops.as_tensor(x)
+    return None if x is None else tf.convert_to_tensor(x)
+
+
+def shape(x):
+    return tf.shape(x)
+
+
+def can_slice(*sizes):
+    return True
+
+
+def unknown_zero():
+    return tf.raw_ops.PlaceholderWithDefault(input=0, shape=[])
+
+
+# keras.ops runs several operations to gather rows, because it supports negative indices.
+
+
+def take_rows(x, index):
+    return tf.gather(x, index)
+
+
+def take_beams(x, index):
+    return tf.gather(x, index, batch_dims=1)
+
+
+def matmul_transposed(x, y):
+    return tf.matmul(x, y, transpose_b=True)
+
+
+def matmul_matrix(x, matrix):
+    # In rank 2: with one head, tf.matmul of `[B, 1, T, X]` and `[X, Y]` corrupts memory in
+    # TensorFlow 2.21 with oneDNN (tensorflow/tensorflow#117700).
+    batch, heads, length, width = ops.shape(x)
+    product = tf.matmul(tf.reshape(x, (batch * heads * length, width)), matrix)
+    return tf.reshape(product, (batch, heads, length, ops.shape(matrix)[-1]))
+
+
+def write_slice(x, update, start, axis):
+    if is_compiled_by_xla():
+        return keras_ops.write_slice(x, update, start, axis)
+    x = tf.convert_to_tensor(x)
+    count = tf.shape(update)[axis]
+    rest = tf.shape(x)[axis] - count
+    start = tf.clip_by_value(tf.cast(start, tf.int32), 0, rest)
+    before, _, after = tf.split(x, tf.stack([start, count, rest - start]), axis)
+    return tf.ensure_shape(tf.concat([before, update, after], axis), x.shape)
+
+
+# Largest number of bodies that `shared_function` keeps for one function.
+MAX_BODIES = 64
+
+
+def shared_function(function):
+    """Traces a function once per signature and never inlines it.
+
+    All layers of a graph then share one body, which keeps graphs small. In eager mode the Python
+    function runs. Arguments are tensors and NamedTuples of tensors and Python constants.
+
+    At most `MAX_BODIES` bodies are kept for later graphs. A graph keeps the bodies that it uses.
+    """
+    traced = _never_inlined(function)
+
+    @functools.wraps(function)
+    def call(*args):
+        nonlocal traced
+        if tf.executing_eagerly():
+            return function(*args)
+        if traced.experimental_get_tracing_count() >= MAX_BODIES:
+            traced = _never_inlined(function)
+        return traced(*args)
+
+    return call
+
+
+@tf.autograph.experimental.do_not_convert
+def take_table_rows(table, ids):
+    # A table has few rows and ids repeat. Summing gradients by a product with one-hot ids is
+    # several times as fast as the scatter of tf.gather's gradient.
+
+    @tf.custom_gradient
+    def gather(table):
+        def gradient(d_rows):
+            return _sum_by_id(d_rows, ids, table.shape[-2])
+
+        return tf.gather(table, ids, axis=-2), gradient
+
+    return gather(tf.convert_to_tensor(table))
+
+
+def _sum_by_id(rows, ids, num_ids):
+    """Sums the rows of pairs by id, `[T, S, H]` -> `[R, H]` or `[N, T, S, H]` -> `[N, R, H]`.
+
+    It is the transpose of `take_table_rows`.
+    """
+    shape = tf.shape(rows)
+    flat = tf.reshape(rows, tf.concat([shape[:-3], [shape[-3] * shape[-2], shape[-1]]], 0))
+    one_hot = tf.one_hot(tf.reshape(ids, [-1]), num_ids, dtype=rows.dtype)
+    return tf.matmul(one_hot, flat, transpose_a=True)
+
+
+@tf.autograph.experimental.do_not_convert
+def softmax(scores, mask):
+    if mask is None:
+        return keras_ops.softmax(scores, None)
+    mask = tf.cast(mask, tf.bool)
+
+    # The gradient needs no mask, because the weights of masked entries are zero.
+    @tf.custom_gradient
+    def run(scores):
+        weights = tf.nn.softmax(tf.where(mask, scores, tf.cast(MASKED_SCORE, scores.dtype)))
+        weights = tf.where(mask, weights, tf.zeros([], weights.dtype))
+
+        def gradient(d_weights):
+            return weights * (d_weights - tf.reduce_sum(d_weights * weights, -1, keepdims=True))
+
+        return weights, gradient
+
+    return run(scores)
+
+
+def as_seed(drawn, block=None):
+    """Converts a seed from keras.random.SeedGenerator to int32 `[2]`, as TensorFlow expects.
+
+    Args:
+        drawn: the seed.
+        block: number of a block, an int or a scalar tensor, or None. Each number gives a different
+            seed.
+    """
+    seed = tf.bitcast(tf.cast(drawn, tf.uint32), tf.int32)
+    return seed if block is None else tf.random.experimental.stateless_fold_in(seed, block)
+
+
+def dropout_factors(shape, rate, seed, dtype, block=None):
+    # 16 random bits per entry are half as many as tf.nn.dropout draws.
+    steps = 2**16
+    threshold = min(round(rate * steps), steps - 1)
+    keep = tf.cast(_random_int16(shape, as_seed(seed, block)) >= threshold - steps // 2, dtype)
+    return keep * (steps / (steps - threshold))
+
+
+def _random_int16(shape, seed):
+    """Returns a tensor of random int16. One 64-bit draw gives four of them."""
+    size = tf.reduce_prod(shape, keepdims=True)
+    draws = tf.random.stateless_uniform((size + 3) // 4, seed, None, None, tf.int64)
+    # tf.slice copies nothing if the size is divisible by four.
+    return tf.reshape(tf.slice(tf.reshape(tf.bitcast(draws, tf.int16), [-1]), [0], size), shape)
+
+
+def layer_normalization(inputs, gamma, beta, axes, epsilon):
+    # In Keras's layer, the gradients of the separate operations read the inputs about twice as
+    # often.
+    if axes != [len(inputs.shape) - 1] or gamma is None or beta is None:
+        return None
+    dtype = accumulation_dtype(inputs.dtype)
+    return _normalize(*(ops.cast(x, dtype) for x in (inputs, gamma, beta)), epsilon)
+
+
+@tf.autograph.experimental.do_not_convert
+def _normalize(x, gamma, beta, epsilon):
+    @tf.custom_gradient
+    def normalized_times(x, gamma, beta):
+        centered = x - tf.reduce_mean(x, axis=-1, keepdims=True)
+        scale = tf.math.rsqrt(tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True) + epsilon)
+        normalized = centered * scale
+
+        def gradient(d_outputs):
+            d_gamma = _sum_of_rows(d_outputs * normalized)
+            d_beta = _sum_of_rows(d_outputs)
+            d_normalized = d_outputs * gamma
+            mean = tf.reduce_mean(d_normalized, axis=-1, keepdims=True)
+            mean_product = tf.reduce_mean(d_normalized * normalized, axis=-1, keepdims=True)
+            return (d_normalized - mean - normalized * mean_product) * scale, d_gamma, d_beta
+
+        return normalized * gamma + beta, gradient
+
+    return normalized_times(x, gamma, beta)
+
+
+def _sum_of_rows(x):
+    # BiasAddGrad is up to five times as fast as tf.reduce_sum.
+    return tf.raw_ops.BiasAddGrad(out_backprop=x)
+
+
+@tf.autograph.experimental.do_not_convert
+def take_distinct_rows(x, indices, inverse_indices):
+    # No row is gathered twice, so the gradient is a gather too.
+
+    @tf.custom_gradient
+    def run(x):
+        return _take(x, indices), lambda d_rows: _take(d_rows, inverse_indices)
+
+    return run(tf.convert_to_tensor(x))
+
+
+def _take(x, indices):
+    if x.shape[0] is None and indices.shape[0] is not None:
+        # There may be no rows. A gather from an empty tensor would fail.
+        empty = lambda: tf.zeros([indices.shape[0], x.shape[1]], x.dtype)
+        return tf.cond(tf.shape(x)[0] > 0, lambda: _gather(x, indices), empty)
+    return _gather(x, indices)
+
+
+def _gather(x, indices):
+    if is_compiled_by_xla():
+        # XLA clamps invalid indices.
+        rows = tf.gather(x, tf.maximum(indices, 0))
+        return tf.where(indices[:, None] < 0, tf.zeros([], x.dtype), rows)
+    # Invalid indices give zeros: always on GPUs, and with this policy on CPUs.
+    return tf.gather_nd(x, indices[:, None], bad_indices_policy="IGNORE")

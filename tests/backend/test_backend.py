@@ -1,0 +1,45 @@
+"""Tests that the backends define the same names, and of the errors if a private API changes."""
+
+import importlib.util
+import inspect
+
+import keras
+import pytest
+
+from t2t_relpos import backend
+from t2t_relpos.backend import keras_ops
+
+NAME = keras.backend.backend()
+of_backend = importlib.import_module(f"t2t_relpos.backend.{NAME}")
+
+
+@pytest.mark.parametrize("name", of_backend.__all__)
+def test_overrides_have_the_signature_of_the_default(name):
+    default, override = getattr(keras_ops, name), getattr(of_backend, name)
+    assert getattr(backend, name) is override
+    if callable(default):
+        assert inspect.signature(override) == inspect.signature(default)
+
+
+def test_flash_kernels_have_the_same_functions():
+    plain = importlib.import_module("plain_flash_kernel")
+    if backend.flash_kernel is None:
+        pytest.skip("This backend has no flash-attention kernel.")
+    for name in ("has_masks", "forward", "backward"):
+        signatures = (inspect.signature(getattr(m, name)) for m in (plain, backend.flash_kernel))
+        assert len({tuple(each.parameters) for each in signatures}) == 1, name
+
+
+PRIVATE = {
+    "tensorflow": "tensorflow.python.ops.control_flow_util.GraphOrParentsInXlaContext",
+    "torch": "keras.src.backend.torch.core.get_device",
+}
+
+
+@pytest.mark.skipif(NAME not in PRIVATE, reason="This backend needs no private API.")
+def test_import_names_a_changed_function(monkeypatch):
+    module, _, name = PRIVATE[NAME].rpartition(".")
+    monkeypatch.delattr(importlib.import_module(module), name)
+    spec = importlib.util.find_spec(of_backend.__name__)
+    with pytest.raises(ImportError, match=r"is missing or different in .* Install a version of"):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
