@@ -2,7 +2,6 @@
 
 from t2t_relpos.attention.attend import attend
 from t2t_relpos.attention.dispatch import explain
-from t2t_relpos.attention.local import attend_locally
 from t2t_relpos.attention.masks import (
     causal_mask,
     combine_masks,
@@ -25,7 +24,6 @@ from t2t_relpos.backend import portable
 
 __all__ = [
     "attend",
-    "attend_locally",
     "causal_mask",
     "combine_masks",
     "dot_product_attention_relative",

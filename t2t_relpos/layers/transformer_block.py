@@ -9,8 +9,8 @@ from t2t_relpos.backend.keras_private import attached_mask
 from t2t_relpos.layers.feed_forward import FeedForward
 from t2t_relpos.layers.layer_mixin import LayerMixin, quantized_dtype
 from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
-from t2t_relpos.layers.relative_multi_head_attention_v2 import RelativeMultiHeadAttentionV2
 from t2t_relpos.layers.residual import Residual
+from t2t_relpos.layers.t2t_variants import RelativeMultiHeadAttentionV2
 
 # The order of their seeds.
 _SUBLAYERS = (

@@ -5,7 +5,7 @@ Last: which variables of a checkpoint are weights, and their names without doubl
 
 import re
 
-from t2t_relpos.layers.relative_multi_head_attention_v2 import RelativeMultiHeadAttentionV2
+from t2t_relpos.layers.t2t_variants import RelativeMultiHeadAttentionV2
 from t2t_relpos.models.causal_lm import CausalLM
 
 _BODY = "transformer/body"

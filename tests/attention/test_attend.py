@@ -1,10 +1,10 @@
-"""Tests of the arguments and results of `attend`, and of the errors of `attend_locally`."""
+"""Tests of the arguments and results of `attend`."""
 
 import numpy as np
 import pytest
 from keras import ops
 
-from t2t_relpos.attention import attend, attend_locally, dispatch
+from t2t_relpos.attention import attend, dispatch
 
 X = np.ones((2, 3, 7, 5), "float32")
 
@@ -133,19 +133,3 @@ FLOAT_MASKS = {"mask": table(7, 7), "key_mask": table(2, 7), "query_mask": table
 def test_attend_raises(arguments, message):
     with pytest.raises(ValueError, match=message):
         attend(X, X, X, **arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            {"key": X[:, :, :5]},
-            r"`key` of shape .* = \[\*, \*, 7, \*\]. .* is for self-attention",
-        ),
-        ({"window": 0}, "Expected `window` to be a positive integer. Received: window=0"),
-        ({"key_mask": table(2, 7)}, "Expected `key_mask` to be boolean"),
-    ],
-)
-def test_attend_locally_raises(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        attend_locally(**{"query": X, "key": X, "value": X, "window": 2} | arguments)

@@ -14,7 +14,7 @@ from measurement import Measurement, relative_error
 
 from t2t_relpos.attention import reference
 from t2t_relpos.attention.attend import attend
-from t2t_relpos.attention.variants import (
+from t2t_relpos.attention.t2t_variants import (
     attend_2d,
     attend_two_blocks,
     left_sided_table,

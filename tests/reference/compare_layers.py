@@ -8,9 +8,11 @@ import numpy as np
 from compare_attention import Family, mask_of
 from keras import ops
 
-from t2t_relpos.layers.local_relative_multi_head_attention import LocalRelativeMultiHeadAttention
-from t2t_relpos.layers.relative_multi_head_attention_2d import RelativeMultiHeadAttention2D
-from t2t_relpos.layers.relative_multi_head_attention_v2 import RelativeMultiHeadAttentionV2
+from t2t_relpos.layers.t2t_variants import (
+    LocalRelativeMultiHeadAttention,
+    RelativeMultiHeadAttention2D,
+    RelativeMultiHeadAttentionV2,
+)
 
 
 def merge_heads(x):

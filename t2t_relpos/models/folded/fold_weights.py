@@ -15,8 +15,8 @@ from keras import ops
 from t2t_relpos.backend.keras_private import sublayers
 from t2t_relpos.layers.feed_forward import FeedForward
 from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
-from t2t_relpos.layers.relative_multi_head_attention_v2 import RelativeMultiHeadAttentionV2
 from t2t_relpos.layers.residual import Residual
+from t2t_relpos.layers.t2t_variants import RelativeMultiHeadAttentionV2
 
 _ATTENTIONS = (RelativeMultiHeadAttention, RelativeMultiHeadAttentionV2)
 

@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 from t2t_relpos.attention import attend, causal_mask, relative_ids
-from t2t_relpos.attention.variants import (
+from t2t_relpos.attention.t2t_variants import (
     attend_2d,
     attend_two_blocks,
     left_sided_table,

@@ -2,7 +2,6 @@
 
 from keras import ops
 
-from t2t_relpos.attention.local import join_blocks, join_neighbours, split_blocks
 from t2t_relpos.attention.masks import causal_mask, expand_to_batch, masked_softmax
 from t2t_relpos.attention.skew import relative_scores, relative_values
 from t2t_relpos.backend import arange, check_exported_lengths
@@ -64,7 +63,7 @@ def attend_2d(query, key, value, height_table, width_table, *, mask=None, dropou
 
     Example:
     >>> import numpy as np
-    >>> from t2t_relpos.attention.variants import attend_2d
+    >>> from t2t_relpos.attention.t2t_variants import attend_2d
     >>> x = np.ones((1, 2, 3, 5, 4), "float32")
     >>> tables = np.ones((5, 4), "float32"), np.ones((7, 4), "float32")
     >>> outputs, weights = attend_2d(x, x, x, *tables)
@@ -132,7 +131,7 @@ def attend_two_blocks(
 
     Example:
     >>> import numpy as np
-    >>> from t2t_relpos.attention.variants import attend_two_blocks
+    >>> from t2t_relpos.attention.t2t_variants import attend_two_blocks
     >>> x = np.ones((1, 2, 7, 4), "float32")
     >>> tuple(attend_two_blocks(x, x, x, np.ones((12, 4), "float32"), block_length=3).shape)
     (1, 2, 7, 4)
@@ -189,3 +188,31 @@ def _two_block_mask(key_mask, count, size):
     exists = ops.expand_dims(ops.cast(key_mask, "int32"), (1, 3))
     exists = _with_previous(exists, count, size)[..., 0]
     return ops.logical_and(ops.expand_dims(exists, 2) > 0, causal_mask(size, 2 * size, size))
+
+
+def split_blocks(x, count, size):
+    """Splits a sequence into blocks, `[B, N, blocks * C, X]` -> `[B * blocks, N, C, X]`."""
+    batch, heads, _, depth = ops.shape(x)
+    x = ops.reshape(x, (batch, heads, count, size, depth))
+    return ops.reshape(ops.swapaxes(x, 1, 2), (batch * count, heads, size, depth))
+
+
+def join_neighbours(x, count, size, neighbours):
+    """Splits a sequence into blocks and joins each with its neighbours, zeros beyond the ends.
+
+    `[B, N, blocks * C, X]` -> `[B * blocks, N, len(neighbours) * C, X]`.
+    """
+    x = ops.pad(x, [[0, 0], [0, 0], [size, size], [0, 0]])
+    length = count * size
+    parts = [
+        split_blocks(x[:, :, (1 + n) * size : (1 + n) * size + length], count, size)
+        for n in neighbours
+    ]
+    return ops.concatenate(parts, axis=2)
+
+
+def join_blocks(x, batch, count):
+    """Joins blocks to sequences: the inverse of `split_blocks`."""
+    _, heads, size, depth = ops.shape(x)
+    x = ops.swapaxes(ops.reshape(x, (batch, count, heads, size, depth)), 1, 2)
+    return ops.reshape(x, (batch, heads, count * size, depth))
