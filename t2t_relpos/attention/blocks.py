@@ -2,7 +2,7 @@
 
 `blockwise` calls the blocks one after the other, and describes the difference rows of tables.
 
-Shapes: C queries of a block; L ids without the reference row (2K, or K if causal).
+Shapes: C queries of a block; L ids without the reference row (left + right, or left if causal).
 """
 
 import functools
@@ -192,7 +192,7 @@ class BandKeys(NamedTuple):
         start: first key. All keys before it are in the left tail.
         width: number of keys.
         offset: position of the block's first query among the keys of the band.
-        offset_range: smallest and largest offset in the segment. None: `offset` is an int.
+        offset_range: smallest and largest offset in the segment. Unused if `offset` is an int.
     """
 
     start: Any
@@ -213,20 +213,15 @@ class BandKeys(NamedTuple):
             first_position_range: smallest and largest `first_position` in the segment, or None if
                 unknown.
         """
-        k = call.max_relative_position
-        span = block + (k - 1) * (1 if call.causal else 2)
-        if isinstance(first_position, int) and isinstance(num_keys, int):
-            start = clip_size(first_position - k + 1, 0, num_keys)
-            width = clip_size(first_position - k + 1 + span, start, num_keys) - start
-            return cls(start, width, first_position - start, None)
-        width = clip_size(span, 0, num_keys)
-        limits = 0, num_keys - width
-        start = clip_size(first_position - k + 1, *limits)
-        if first_position_range is None:
-            offset_range = 1 - block - k, width - 1 + k
-        else:
+        distances = call.distances
+        start, width = distances.existing_band_keys(first_position, block, num_keys)
+        offset_range = distances.offsets_with_a_band(block, width)
+        if first_position_range is not None:
             # The offset never decreases from one block to the next.
-            offset_range = tuple(x - clip_size(x - k + 1, *limits) for x in first_position_range)
+            offset_range = tuple(
+                x - clip_size(x - distances.left + 1, 0, num_keys - width)
+                for x in first_position_range
+            )
         return cls(start, width, first_position - start, offset_range)
 
     def slice_keys(self, x):
@@ -369,7 +364,7 @@ class Block:
         keys = self._key_positions()
         masks = [keys <= queries] if causal else []
         if window is not None:
-            lowest, highest = range_around(queries, window - 1)
+            lowest, highest = range_around(queries, window - 1, window - 1)
             masks += [keys >= lowest] if causal else [keys >= lowest, keys <= highest]
         return masks
 
@@ -385,7 +380,8 @@ class Block:
         band = self._band
         if not (isinstance(band.width, int) and band.width == 0):
             by_id_with_reference = self._with_reference(by_id)
-            bias = expand_ids(by_id_with_reference, band.width, band.offset, band.offset_range)
+            size, offsets = band.width, (band.offset, band.offset_range)
+            bias = expand_ids(by_id_with_reference, self._call.distances, size, *offsets)
             scores = scores + band.pad_to_keys(bias, self._num_keys)
         if not self._has_left_tail():
             return scores
@@ -396,14 +392,14 @@ class Block:
 
         It is the transpose of the linear map in `_add_bias`.
         """
-        band, k, causal = self._band, self._call.max_relative_position, self._call.causal
+        band, distances = self._band, self._call.distances
         if isinstance(band.width, int) and band.width == 0:
-            num_ids = k if causal else 2 * k
-            sums = ops.repeat(ops.zeros_like(weights[..., :1]), num_ids, axis=-1)
+            sums = ops.repeat(ops.zeros_like(weights[..., :1]), distances.num_ids, axis=-1)
         else:
             of_band = band.slice_keys(weights)
-            sums = sum_by_id(of_band, 2 * k + 1, band.offset, band.offset_range)
-            sums = sums[..., 1 : k + 1] if causal else sums[..., : 2 * k]
+            sums = sum_by_id(of_band, distances, band.offset, band.offset_range)
+        # Without the reference id. If causal, it is the first, and the last is that of later keys.
+        sums = sums[..., 1:-1] if self._call.causal else sums[..., :-1]
         if not self._has_left_tail():
             return sums
         if isinstance(band.start, int):
@@ -413,14 +409,13 @@ class Block:
         return ops.concatenate([sums[..., :1] + tail, sums[..., 1:]], axis=-1)
 
     def _with_reference(self, by_id):
-        """Returns a column for each of the 2K + 1 ids.
+        """Returns a column for each of the R ids.
 
-        The reference id gets 0. If causal, the ids of later keys get 0 too: they are masked.
+        The reference id gets 0. If causal, the id of later keys gets 0 too: they are masked.
         """
         zeros = ops.zeros_like(by_id[..., :1])
-        if self._call.causal:
-            return ops.concatenate([zeros, by_id, ops.zeros_like(by_id)], axis=-1)
-        return ops.concatenate([by_id, zeros], axis=-1)
+        first = [zeros] if self._call.causal else []
+        return ops.concatenate([*first, by_id, zeros], axis=-1)
 
     def _has_left_tail(self):
         """Returns whether keys before the band may have a relative term. If causal, it is 0."""

@@ -6,15 +6,15 @@ Softmax ignores a term that is equal for all keys of a query. Table rows are the
 differences from a reference row: the rightmost one, or the leftmost one if causal. Values add the
 reference row once per query. The difference rows are nonzero in two regions:
 
-- the band: keys at distances from -(K - 1) to K - 1 (to 0 if causal). For a block of queries they
-  are consecutive keys, which `skew.expand_ids` and `skew.sum_by_id` handle;
+- the band (see `band`), which `skew.expand_ids` and `skew.sum_by_id` handle. For a block of queries
+  it has consecutive keys;
 - the left tail, if bidirectional: all keys before the band share relative id 0.
 
 There are two forms. The unrolled form reads a static slice of keys for each block, and saves the
 weights. The scanned form loops over the blocks and rematerializes the weights: memory is linear in
 length.
 
-Shapes: C queries of a block; L ids without the reference row (2K, or K if causal).
+Shapes: C queries of a block; L ids without the reference row (left + right, or left if causal).
 """
 
 import dataclasses
@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from t2t_relpos.attention.band import Distances
 from t2t_relpos.attention.blocks import (
     Block,
     key_tensors,
@@ -58,23 +59,26 @@ def attend(call, sizes, *, unrolled):
 def _with_difference_rows(call):
     """Returns (the call with difference rows as tables, reference row of the values or None).
 
-    Without tables, K is 1, which has no effect on the outputs. Masks are boolean, of rank 4 for
-    pairs. A query offset that is not an int is int32.
+    Without tables, distances are 1, which has no effect on the outputs. Masks are boolean, of rank
+    4 for pairs. A query offset that is not an int is int32.
     """
     dtype = accumulation_dtype(keras.backend.standardize_dtype(call.query.dtype))
+    distances = call.distances or Distances(1, 1)
+    extended = distances.extended(causal=call.causal)
     tables, references = {}, {}
     for name in ("key_table", "value_table"):
         table = getattr(call, name)
         if table is not None:
-            table = extend_table(ops.cast(table, dtype), 3)
-            tables[name], references[name] = difference_rows(table, causal=call.causal)
+            table = extend_table(ops.cast(table, dtype), distances, extended)
+            rows = difference_rows(table, extended, causal=call.causal)
+            tables[name], references[name] = rows
     mask, offset = call.mask, call.query_offset
     if mask is not None:
         mask = ops.reshape(mask, (*[1] * (4 - len(mask.shape)), *ops.shape(mask)))
     call = dataclasses.replace(
         call,
         **tables,
-        max_relative_position=call.max_relative_position or 1,
+        max_relative_position=extended,
         mask=mask,
         key_mask=None if call.key_mask is None else ops.cast(call.key_mask, "bool"),
         query_offset=offset if isinstance(offset, int) else ops.cast(offset, "int32"),

@@ -15,6 +15,7 @@ from keras import ops
 
 from t2t_relpos import backend
 from t2t_relpos.attention import blockwise, flash, gather, skew
+from t2t_relpos.attention.band import Distances
 from t2t_relpos.attention.masks import causal_mask, combine_masks, key_padding_mask, window_mask
 from t2t_relpos.attention.relative_ids import relative_ids
 
@@ -50,7 +51,7 @@ class AttentionCall:
     Args:
         length_q: number of queries T, an int or a scalar tensor.
         length_k: number of keys S, an int or a scalar tensor.
-        max_relative_position: K. None: no tables.
+        max_relative_position: K, or (left, right). None: no tables.
         causal: whether keys after a query are masked, without an explicit mask.
         query_offset: key position of query 0, an int, a scalar tensor or an int tensor `[B]`. None:
             `S - T`, in a call without tensors.
@@ -81,7 +82,7 @@ class AttentionCall:
 
     length_q: Any
     length_k: Any
-    max_relative_position: int | None
+    max_relative_position: Any
     _: dataclasses.KW_ONLY
     causal: bool = False
     query_offset: Any = None
@@ -113,6 +114,12 @@ class AttentionCall:
                     f"Expected `{name}` to be one of {', '.join(values)}. "
                     f"Received: {getattr(self, name)!r}."
                 )
+
+    @property
+    def distances(self):
+        """The `Distances` of the tables, or None without tables."""
+        k = self.max_relative_position
+        return None if k is None else Distances.of(k)
 
     @property
     def knows_lengths(self):
@@ -155,7 +162,7 @@ class AttentionCall:
         if self.relative_ids is not None:
             return self.relative_ids
         lengths = self.length_q, self.length_k
-        return relative_ids(*lengths, self.max_relative_position, self.query_offset)
+        return relative_ids(*lengths, self.distances, self.query_offset)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -473,7 +480,7 @@ def full_matrix_chunk(length_k):
 def _full_matrix_fits(call):
     """Returns whether there are table rows besides the reference and queries are the last keys."""
     length_q, length_k = call.length_q, call.length_k
-    if not call.max_relative_position:
+    if not any(call.distances):
         return False
     fits = (length_q >= 1) & (length_k >= length_q)
     if call.query_offset is not None:
@@ -497,9 +504,9 @@ def _meets_block_requirements(call):
 def _within_full_matrix_range(call):
     if call.device != "cpu":
         return call.has_at_most(LONGEST_FULL_MATRIX)
-    k = call.max_relative_position or 0
-    causal = call.causal and k > 1
-    band = k if causal else k + full_matrix_chunk(call.length_k)
+    left, right = call.distances
+    causal = call.causal and left > 1
+    band = left if causal else max(left, right) + full_matrix_chunk(call.length_k)
     shortest = SHORTEST_FULL_MATRIX_CAUSAL if causal else SHORTEST_FULL_MATRIX
     longest = LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL if call.causal else LONGEST_ROWS_TENSORFLOW_CPU
     if call.rematerialize is False:

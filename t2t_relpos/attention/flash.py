@@ -2,16 +2,14 @@
 
 PyTorch and, on a GPU, JAX have such a kernel. Tests also run this module with a plain function.
 
-All pairs of a query i and a key j with j <= i - K have the same table row, and so do all pairs with
-j >= i + K. They form the left and the right *tail* of the score matrix. Within a tail, the relative
-score depends on the query only, so it can be added to the log-sum-exp later. Without it, a tail is
-causal attention, which flash kernels compute:
+Within a tail of the score matrix (see `band`), the relative score depends on the query only, so it
+can be added to the log-sum-exp later. Without it, a tail is causal attention, which flash kernels
+compute. K is the clipping distance of the side:
 
     left     queries K to T - 1, keys 0 to T - K - 1
     right    queries 0 to T - K - 1, keys K to T - 1, both in reverse order
 
-The 2K - 1 diagonals between the tails are the *band*. It is computed in blocks of queries. Causal
-attention has the left tail, and K diagonals.
+The band between the tails is computed in blocks of queries.
 
 Forward: the kernel returns the outputs u of a tail and the log-sum-exp of its scores. A tail then
 counts as one key, with the log-sum-exp as score and u as value. Attention becomes a softmax over
@@ -30,7 +28,7 @@ scores give the rest.
 Masks of keys: for kernels without masks, queries and keys get MASK_FEATURES extra features: 1 for
 queries, 0 for keys, and for masked keys a negative number so large that their weights become zero.
 
-Shapes: C queries of a block; R ids: 2K + 1, or K + 1 if causal.
+Shapes: C queries of a block; R ids: left + right + 1, or left + 1 if causal.
 """
 
 import dataclasses
@@ -41,6 +39,7 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from t2t_relpos.attention import blockwise
+from t2t_relpos.attention.band import Distances
 from t2t_relpos.attention.blocks import matmul, softmax, transpose
 from t2t_relpos.attention.blockwise import (
     DIFFERENTIABLE,
@@ -99,18 +98,20 @@ def attend(call, sizes, kernel):
 
 
 def _with_rows_of_ids(call):
-    """Returns the call with one table row for each of the R ids that occur, and K of 1 to T."""
-    k = call.max_relative_position
-    largest = max(1, min(k, call.length_q))
+    """Returns the call with one table row for each of the R ids, and distances of 1 to T."""
+    extended = call.distances.extended(causal=call.causal)
+    # The rows of distances of T or more belong to no pair.
+    distances = Distances(*(min(x, call.length_q) for x in extended))
+    first = extended.left - distances.left
+    num_rows = distances.left + 1 if call.causal else distances.num_ids
     tables = {}
     for name in ("key_table", "value_table"):
         table = getattr(call, name)
         if table is not None:
-            # The rows of distances of T or more belong to no pair.
-            table = extend_table(table, 3)[max(k, 1) - largest :]
-            tables[name] = table[: (1 if call.causal else 2) * largest + 1]
+            table = extend_table(table, call.distances, extended)
+            tables[name] = table[first : first + num_rows]
     return dataclasses.replace(
-        call, max_relative_position=largest, mask=None, key_mask=_key_mask(call), **tables
+        call, max_relative_position=distances, mask=None, key_mask=_key_mask(call), **tables
     )
 
 
@@ -143,10 +144,9 @@ def _differentiable_gradients(call, sizes, d_outputs):
 
     def outputs(tensors):
         if call.causal:
-            # Blocks expect 2K + 1 rows. The last K belong to later keys, which are masked.
-            k = call.max_relative_position
+            # Blocks expect a row of later keys, which are masked.
             tensors = {
-                name: ops.concatenate([x] + k * [x[-1:]]) if name.endswith("table") else x
+                name: ops.concatenate([x, x[-1:]]) if name.endswith("table") else x
                 for name, x in tensors.items()
             }
         block_call = dataclasses.replace(call, **tensors)
@@ -361,15 +361,15 @@ def _by_id(call, of_band, of_tails):
 
 def _is_valid(call, band):
     """Returns bool `[1 or B, 1, T, R]`: whether a query may attend to a key with an id."""
-    length, k = call.length_q, call.max_relative_position
+    length, (left, right) = call.length_q, call.distances
     mask = ops.ones((1, length), dtype="bool") if call.key_mask is None else call.key_mask
-    padded = ops.pad(mask, [(0, 0), (k - 1, band.diagonals - k)])
+    padded = ops.pad(mask, [(0, 0), (left - 1, right - 1)])
     indices = arange(length)[:, None] + arange(band.diagonals)
     of_band = ops.take(padded, indices, axis=1)
     counts = ops.cumsum(ops.cast(mask, "int32"), axis=1)
-    # Keys up to position i - K, and from position i + K on.
-    before = ops.pad(counts, [(0, 0), (k, 0)])[:, :length] > 0
-    after = ops.pad(counts[:, -1:] - counts[:, k - 1 :], [(0, 0), (0, k - 1)]) > 0
+    # Keys up to position i - left, and at or after position i + right.
+    before = ops.pad(counts, [(0, 0), (left, 0)])[:, :length] > 0
+    after = ops.pad(counts[:, -1:] - counts[:, right - 1 :], [(0, 0), (0, right - 1)]) > 0
     columns = [before[..., None], of_band] + ([] if call.causal else [after[..., None]])
     return ops.expand_dims(ops.concatenate(columns, axis=-1), 1)
 
@@ -380,20 +380,20 @@ class Tail(NamedTuple):
     Args:
         side: "left" or "right".
         length: number of queries and of keys, T - K.
-        k: clipping distance K.
+        distance: K, the clipping distance of this side.
     """
 
     side: str
     length: int
-    k: int
+    distance: int
 
     @property
     def first_query(self):
-        return self.k if self.side == "left" else 0
+        return self.distance if self.side == "left" else 0
 
     @property
     def first_key(self):
-        return 0 if self.side == "left" else self.k
+        return 0 if self.side == "left" else self.distance
 
     def queries(self, x):
         """Returns the queries of the tail, `[B, N, T, X]` -> `[B, N, T - K, X]`."""
@@ -401,7 +401,7 @@ class Tail(NamedTuple):
 
     def pad_queries(self, x):
         """Returns `[B, N, T - K, X]` padded with zeros, `[B, N, T, X]`."""
-        before, after = self.first_query, self.k - self.first_query
+        before, after = self.first_query, self.distance - self.first_query
         return ops.pad(x, [(0, 0), (0, 0), (before, after), (0, 0)])
 
     def of_id(self, x):
@@ -478,39 +478,44 @@ class Tail(NamedTuple):
 
 
 def make_tails(call):
-    """Returns the tails of a call: none if it has at most K positions or no batch entries."""
-    length = call.length_q - call.max_relative_position
-    is_empty = 0 in [size for size in ops.shape(call.query) if isinstance(size, int)]
-    sides = ("left",) if call.causal else ("left", "right")
-    if length <= 0 or is_empty:
+    """Returns the tails of a call that have pairs: none if there are no batch entries."""
+    if 0 in [size for size in ops.shape(call.query) if isinstance(size, int)]:
         return ()
-    return tuple(Tail(side, length, call.max_relative_position) for side in sides)
+    sides = zip(("left",) if call.causal else ("left", "right"), call.distances)
+    tails = [Tail(side, call.length_q - distance, distance) for side, distance in sides]
+    return tuple(tail for tail in tails if tail.length > 0)
 
 
 class Band(NamedTuple):
-    """The diagonals at distances of less than K, in blocks of queries.
+    """The entries of the band, in blocks of queries.
 
     A block of C queries reads C + D - 1 consecutive keys, where D is the number of diagonals.
 
     Args:
         length: T.
-        k: clipping distance K.
-        diagonals: D, 2K - 1, or K if causal.
+        distances: the `Distances`.
         block: C, at least D - 1.
     """
 
     length: int
-    k: int
-    diagonals: int
+    distances: Distances
     block: int
+
+    @property
+    def diagonals(self):
+        """D, the number of diagonals."""
+        return self.distances.num_diagonals
+
+    @property
+    def before(self):
+        """Number of keys of the first block that are before the first key of the sequence."""
+        return -self.distances.band_keys(0, self.block)[0]
 
     @classmethod
     def of(cls, call, block):
         """Returns the band of a call, with blocks of at least `block` queries if T is larger."""
-        length, k = call.length_q, call.max_relative_position
-        diagonals = k if call.causal else 2 * k - 1
-        block = max(min(block, length), diagonals - 1)
-        return cls(length, k, diagonals, block)
+        block = max(min(block, call.length_q), call.distances.num_diagonals - 1)
+        return cls(call.length_q, call.distances, block)
 
     @property
     def num_blocks(self):
@@ -557,7 +562,7 @@ class Band(NamedTuple):
         """Returns the keys that each block reads, `[B, N, blocks, C + D - 1, H]`."""
         batch, heads, _, depth = ops.shape(x)
         count, after = self.num_blocks + 1, (self.num_blocks + 1) * self.block - self.length
-        x = ops.pad(x, [(0, 0), (0, 0), (self.k - 1, after - self.k + 1), (0, 0)])
+        x = ops.pad(x, [(0, 0), (0, 0), (self.before, after - self.before), (0, 0)])
         x = ops.reshape(x, (batch, heads, count, self.block, depth))
         return ops.concatenate([x[:, :, :-1], x[:, :, 1:, : self.diagonals - 1]], axis=3)
 
@@ -569,7 +574,7 @@ class Band(NamedTuple):
         second = ops.pad(x[:, :, :, self.block :], [(0, 0), (0, 0), (1, 0), (0, padding), (0, 0)])
         shape = batch, heads, (count + 1) * self.block, depth
         total = ops.reshape(first + second, shape)
-        return total[:, :, self.k - 1 : self.k - 1 + self.length]
+        return total[:, :, self.before : self.before + self.length]
 
     def _take_diagonals(self, matrix):
         """Returns the diagonals of `[.., C, C + D - 1]`, `[.., C, D]`.

@@ -56,7 +56,7 @@ def window_mask(length_q, length_k, window, query_offset=None):
 def _within(queries, keys, window):
     """Returns whether positions `[.., T]` and `[.., S]` are closer than `window`, `[.., T, S]`."""
     distance = _checks.positive_int(window, "window") - 1
-    lowest, highest = range_around(ops.expand_dims(queries, -1), distance)
+    lowest, highest = range_around(ops.expand_dims(queries, -1), distance, distance)
     keys = ops.expand_dims(keys, -2)
     return ops.logical_and(keys >= lowest, keys <= highest)
 

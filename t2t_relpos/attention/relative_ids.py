@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
+from t2t_relpos.attention.band import Distances
 from t2t_relpos.backend import arange
 
 
@@ -62,18 +63,18 @@ def as_positions(values, name):
     return ops.cast(values, "int32")
 
 
-def range_around(positions, distance):
-    """Returns (lowest, highest) positions within a distance of `positions`, as int32.
+def range_around(positions, left, right):
+    """Returns (lowest, highest) positions within two distances of `positions`, as int32.
 
     Args:
         positions: int32.
-        distance: an int of at least 0 or, while PyTorch traces a model, a tensor.
+        left: largest distance to the left, an int or, while PyTorch traces a model, a tensor.
+        right: largest distance to the right.
     """
     largest = _checks.LARGEST_POSITION
-    if not ops.is_tensor(distance):
-        distance = min(distance, largest)
-    lowest = ops.maximum(positions, distance - largest) - distance
-    return lowest, ops.minimum(positions, largest - distance) + distance
+    left, right = (x if ops.is_tensor(x) else min(x, largest) for x in (left, right))
+    lowest = ops.maximum(positions, left - largest) - left
+    return lowest, ops.minimum(positions, largest - right) + right
 
 
 def relative_ids(length_q, length_k, max_relative_position, query_offset=None):
@@ -127,32 +128,41 @@ def relative_ids_from_positions(query_positions, key_positions, max_relative_pos
     """
     queries = ops.expand_dims(as_positions(query_positions, "query_positions"), -1)
     keys = ops.expand_dims(as_positions(key_positions, "key_positions"), -2)
-    k = max_relative_position
-    if not ops.is_tensor(k):  # While PyTorch traces a model, K is a tensor.
-        k = _checks.max_relative_position(k)
-    lowest, highest = range_around(queries, k)
-    return ops.minimum(ops.maximum(keys, lowest), highest) - (queries - k)
+    distances = max_relative_position
+    if not isinstance(distances, Distances):
+        distances = Distances.of(_checks.max_relative_position(max_relative_position))
+    lowest, highest = range_around(queries, *distances)
+    return ops.minimum(ops.maximum(keys, lowest), highest) - (queries - distances.left)
 
 
-def extend_table(table, num_rows):
-    """Repeats the end rows of a table until it has `num_rows`. The table is equivalent."""
-    while table.shape[-2] < num_rows:
-        table = ops.concatenate([table[..., :1, :], table, table[..., -1:, :]], axis=-2)
-    return table
+def extend_table(table, distances, extended):
+    """Repeats the end rows of a table. The result is equivalent.
+
+    Args:
+        table: `[.., R, H]`.
+        distances: the `Distances` of the table.
+        extended: those of the result. Rows that it has no distances for remain.
+    """
+    left, right = (max(new - old, 0) for new, old in zip(extended, distances))
+    if not (left or right):
+        return table
+    first, last = table[..., :1, :], table[..., -1:, :]
+    return ops.concatenate([*left * [first], table, *right * [last]], axis=-2)
 
 
-def difference_rows(table, *, causal):
+def difference_rows(table, distances, *, causal):
     """Returns (rows minus the reference row `[.., L, H]`, reference row `[.., 1, H]`).
 
     The reference row is the rightmost row, or the leftmost one if causal. The difference rows have
     the order of the table, from left to right.
 
     Args:
-        table: `[2K + 1, H]` or `[N, 2K + 1, H]`, K at least 1.
+        table: `[R, H]` or `[N, R, H]`.
+        distances: the `Distances` of the table, at least 1.
         causal: whether keys after a query are masked. Their rows are left out.
     """
     if causal:
-        reference, others = table[..., :1, :], table[..., 1 : table.shape[-2] // 2 + 1, :]
+        reference, others = table[..., :1, :], table[..., 1 : distances.left + 1, :]
     else:
         reference, others = table[..., -1:, :], table[..., :-1, :]
     return others - reference, reference

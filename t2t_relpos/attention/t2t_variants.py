@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from t2t_relpos.attention.band import Distances
 from t2t_relpos.attention.masks import causal_mask, expand_to_batch, masked_softmax
 from t2t_relpos.attention.skew import relative_scores, relative_values
 from t2t_relpos.backend import arange, check_exported_lengths
@@ -38,6 +39,11 @@ def left_sided_table(table):
 def _pad_rows(table, before, after):
     widths = [[0, 0]] * (len(table.shape) - 2)
     return ops.pad(table, [*widths, [before, after], [0, 0]])
+
+
+def _distances(table):
+    """Returns the distances of a table with rows for `-K` to `K`."""
+    return Distances.of((table.shape[-2] - 1) // 2)
 
 
 def attend_2d(query, key, value, height_table, width_table, *, mask=None, dropout=None):
@@ -92,7 +98,7 @@ def _scores_along_width(query, table):
     """Returns `query[.., y, x]·table[id of (x, j)]`, `[B, N, height, width, width]`."""
     batch, heads, height, width, depth = ops.shape(query)
     lines = ops.reshape(ops.swapaxes(query, 1, 2), (batch * height, heads, width, depth))
-    scores = relative_scores(lines, table, width, 0)
+    scores = relative_scores(lines, table, _distances(table), width, 0)
     return ops.swapaxes(ops.reshape(scores, (batch, height, heads, width, width)), 1, 2)
 
 
@@ -143,7 +149,9 @@ def attend_two_blocks(
     keys, values = (_with_previous(x, count, block_length) for x in (key, value))
     scores = ops.matmul(queries, ops.swapaxes(keys, -1, -2))
     table = _table_of_two_blocks(key_table, block_length)
-    scores = scores + relative_scores(queries, table, 2 * block_length, block_length)
+    scores = scores + relative_scores(
+        queries, table, _distances(table), 2 * block_length, block_length
+    )
     key_mask = expand_to_batch(key_mask, query)
     if key_mask is None:
         key_mask = ops.ones((batch, length), dtype="bool")
@@ -152,7 +160,7 @@ def attend_two_blocks(
     outputs = ops.matmul(dropped, values)
     if value_table is not None:
         table = _table_of_two_blocks(value_table, block_length)
-        relative = relative_values(dropped, table, block_length)
+        relative = relative_values(dropped, table, _distances(table), block_length)
         outputs = outputs + relative * _has_values(length, batch, count, block_length, relative)
     return join_blocks(outputs, batch, count)[:, :, :length]
 

@@ -5,18 +5,19 @@ reference row: the rightmost row, or the leftmost row if causal. Softmax ignores
 values add it once per query. Two parts remain:
 
 - the band: a few diagonals, read and written with diagonal ops;
-- the left tail, if bidirectional: all keys more than K positions before a query share id 0. Keys
-  are grouped in chunks. Additional columns of queries and keys add the whole chunks of the tail in
-  their product. The last chunk may be partly in the tail: it adds `chunk - 1` diagonals.
+- the left tail, if bidirectional: all keys of larger distances share id 0. Keys are grouped in
+  chunks. Additional columns of queries and keys add the whole chunks of the tail in their product.
+  The last chunk may be partly in the tail: it adds `chunk - 1` diagonals.
 
-Shapes: C queries; L difference ids (2K, or K if causal), from right to left; D diagonals of the
-band.
+Shapes: C queries; L difference ids (left + right, or left if causal), from right to left; D
+diagonals of the band.
 """
 
 from typing import NamedTuple
 
 import tensorflow as tf
 
+from t2t_relpos.attention.band import Distances
 from t2t_relpos.attention.relative_ids import difference_rows
 from t2t_relpos.backend import accumulation_dtype
 
@@ -38,26 +39,26 @@ class BandShape(NamedTuple):
     """Describes which diagonals belong to the band.
 
     Args:
-        max_relative_position: K, at least 1, or 2 if causal.
+        distances: the `Distances` of the table, at least 1; to the left at least 2 if causal.
         causal: whether keys after a query are masked. Their scores are arbitrary.
         chunk: number of keys of a chunk of the left tail, at least 2, an int or a scalar tensor.
             Unused if causal.
     """
 
-    max_relative_position: int
+    distances: Distances
     causal: bool
     chunk: int
 
     @property
     def num_ids(self):
         """L, the number of difference ids."""
-        return self.max_relative_position * (1 if self.causal else 2)
+        return self.distances.left + (0 if self.causal else self.distances.right)
 
     @property
-    def num_diagonals(self):
-        """(diagonals of distances <= 0, diagonals of distances >= 0). Distance 0 is in both."""
-        k = self.max_relative_position
-        return (k, 1) if self.causal else (k + self.chunk, k)
+    def diagonals(self):
+        """The `Distances` between which the diagonals are: also those of the last chunk's keys."""
+        left, right = self.distances
+        return Distances(left, 1) if self.causal else Distances(left + self.chunk, right)
 
 
 class QueryBand:
@@ -74,7 +75,7 @@ class QueryBand:
         if shape.causal:
             return
         chunk = shape.chunk
-        tail_length = positions - shape.max_relative_position
+        tail_length = positions - shape.distances.left
         self._in_partial_chunk = tf.cast(
             tf.range(1, chunk)[:, None] <= (tail_length % chunk)[..., None, :], dtype
         )
@@ -130,14 +131,14 @@ class Band:
 
     def __init__(self, queries, first, length_q, length_k, *, first_key=0, sum_by_matmul=False):
         shape = queries.shape
-        left, right = shape.num_diagonals
-        self._diagonals = first - left + 1, first + right - 1
+        lowest, end = shape.diagonals.band_keys(first, 1)
+        self._diagonals = lowest, end - 1
         self._causal = shape.causal
         if shape.causal:
             self._columns = tf.ones([length_k, 1], queries.dtype)
             return
         chunk = self._chunk = shape.chunk
-        tail_length = first_key + first - shape.max_relative_position
+        tail_length = first_key + first - shape.distances.left
         self._chunk_of_key = tf.range(length_k) // chunk
         first_chunk = first_key // chunk
         first_column = _first_column(tail_length, chunk) - first_chunk
@@ -213,7 +214,7 @@ class TableTerms:
 
     Args:
         queries: the `QueryBand` of all queries.
-        table: `[.., 2K + 1, H]`, broadcasts to the queries, or None.
+        table: `[.., R, H]`, broadcasts to the queries, or None.
         dtype: dtype in which matrices are multiplied.
     """
 
@@ -221,7 +222,8 @@ class TableTerms:
         self._queries, self._dtype, self._rows = queries, dtype, None
         self._causal = queries.shape.causal
         if table is not None:
-            rows, self._reference = difference_rows(table, causal=self._causal)
+            distances = queries.shape.distances
+            rows, self._reference = difference_rows(table, distances, causal=self._causal)
             # The order of the diagonals is from right to left.
             self._rows = rows[..., ::-1, :]
 
@@ -291,8 +293,10 @@ class TableTerms:
             by_query = total * tf.cast(x, d_rows.dtype)
             d_reference += self._sum_to_table(tf.reduce_sum(by_query, -2, keepdims=True), rank)
         rows = d_rows[..., ::-1, :]
-        parts = [d_reference, rows, tf.zeros_like(rows)] if self._causal else [rows, d_reference]
-        return tf.concat(parts, -2)
+        if not self._causal:
+            return tf.concat([rows, d_reference], -2)
+        later_keys = [[0, 0]] * (len(rows.shape) - 2) + [[0, self._queries.shape.distances.right]]
+        return tf.pad(tf.concat([d_reference, rows], -2), [*later_keys, [0, 0]])
 
     def _sum_to_table(self, x, rank):
         """Sums `[.., rows, H]` of a rank over the axes along which the table is broadcast."""

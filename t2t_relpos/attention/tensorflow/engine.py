@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from t2t_relpos.attention.band import Distances
 from t2t_relpos.attention.blocks import all_queries_have_keys
 from t2t_relpos.attention.blockwise import DIFFERENTIABLE
 from t2t_relpos.attention.masks import key_padding_mask
@@ -46,6 +47,7 @@ class _Arguments(NamedTuple):
         value: as in `attend`.
         key_table: as in `attend`.
         value_table: as in `attend`.
+        distances: the `Distances` of the tables.
         masks: tuple of bool masks, each broadcasts to `[B, N, T, S]`. True = attend. In one block,
             they include causality and the sliding window.
         seed: seed of the dropout, or None.
@@ -66,6 +68,7 @@ class _Arguments(NamedTuple):
     value: Any
     key_table: Any
     value_table: Any
+    distances: Distances
     masks: tuple
     seed: Any
     rate: float | None
@@ -81,11 +84,10 @@ class _Arguments(NamedTuple):
     @property
     def band_shape(self):
         """The `BandShape` of the tables."""
-        table = self.value_table if self.key_table is None else self.key_table
-        k = table.shape[-2] // 2
-        # A causal band with K = 1 has a single diagonal, which TensorFlow treats differently. The
-        # bidirectional band has more; those of masked keys have no effect.
-        return BandShape(k, causal=self.causal and k > 1, chunk=self.chunk)
+        # A causal band with distance 1 has a single diagonal, which TensorFlow treats differently.
+        # The bidirectional band has more; those of masked keys have no effect.
+        causal = self.causal and self.distances.left > 1
+        return BandShape(self.distances, causal=causal, chunk=self.chunk)
 
     @property
     def lengths(self):
@@ -104,15 +106,25 @@ def attend_in_one_block(call, chunk):
     mask = call.combined_mask()
     is_masked = call.key_mask is not None or call.mask is not None
     masks = () if mask is None else (mask,)
-    return _attend(_arguments(call, masks=masks, may_be_fully_masked=is_masked, chunk=chunk))
+    return _attend(_arguments(call, 1, masks=masks, may_be_fully_masked=is_masked, chunk=chunk))
 
 
-def _arguments(call, **options):
-    """Returns the `_Arguments` of a call: its tensors and dropout, and options."""
+def _arguments(call, least, **options):
+    """Returns the `_Arguments` of a call: its tensors and dropout, and options.
+
+    Tables are extended to distances of at least 1, and of at least `least` to the left.
+    """
     tensors = {name: getattr(call, name) for name in DIFFERENTIABLE}
     tensors = {n: None if x is None else tf.convert_to_tensor(x) for n, x in tensors.items()}
+    distances = call.distances.extended(least=least)
+    for name in ("key_table", "value_table"):
+        if tensors[name] is not None:
+            tensors[name] = extend_table(tensors[name], call.distances, distances)
     seed, rate = (call.dropout.seed, call.dropout.rate) if call.dropout else (None, None)
-    return _Arguments(**tensors, seed=seed, rate=rate, causal=call.causal, **options)
+    causal = call.causal
+    return _Arguments(
+        **tensors, distances=distances, seed=seed, rate=rate, causal=causal, **options
+    )
 
 
 @tf.autograph.experimental.do_not_convert
@@ -131,6 +143,7 @@ def attend_in_blocks(call, sizes, *, save_weights):
     offset = offset if isinstance(offset, int) else tf.cast(offset, tf.int32)
     arguments = _arguments(
         call,
+        2 if call.causal else 1,
         masks=masks,
         query_offset=offset,
         sliding_window=call.sliding_window,
@@ -140,10 +153,6 @@ def attend_in_blocks(call, sizes, *, save_weights):
         keys_per_group=sizes.keys_per_group,
         save_weights=save_weights,
     )
-    num_rows = 5 if call.causal else 3
-    names = [name for name in ("key_table", "value_table") if getattr(arguments, name) is not None]
-    tables = {name: extend_table(getattr(arguments, name), num_rows) for name in names}
-    arguments = arguments._replace(**tables)
     query, key, value = arguments[:3]
     if query.shape[0] and query.shape[2] and key.shape[2]:  # known, and not 0
         return _attend(arguments)
@@ -461,7 +470,7 @@ class _BlockLoops:
             return 0, end
         # The block also reads the keys of its band.
         shape = self.query_band.shape
-        left, right = shape.num_diagonals
+        left, right = shape.diagonals
         first = clip_size(position - max(window, left) + 1, 0, end)
         if not shape.causal:
             first = first // shape.chunk * shape.chunk
@@ -659,14 +668,14 @@ def _band_padding(shape, first, last, size, length_k):
         size: number of queries of a block.
         length_k: number of keys.
     """
-    below, above = shape.num_diagonals
+    below, above = shape.diagonals
     # The band of the first block ends after the first key, and no diagonal starts before it.
     left = _maximum(0, below - size - first, 1 - above - first)
     # The band of the last block ends at `last + above`. With `needed_keys` keys, one diagonal
     # contains all queries of the block (causal), or the tail of its last query ends at a key.
     needed_keys = last + size + 1 - below
     if not shape.causal:
-        needed_keys = last + size - 1 - shape.max_relative_position
+        needed_keys = last + size - 1 - shape.distances.left
     needed_keys = _maximum(last + above, needed_keys, size - left)
     return left, _maximum(0, needed_keys - length_k)
 

@@ -1,0 +1,128 @@
+"""Clipping distances, and where the band of a score matrix lies.
+
+The distance of a query at key position p and a key at position j is `j - p`. Distances of at most
+`-left` have the first table row: they form the *left tail* of the score matrix. Distances of at
+least `right` have the last row: the *right tail*. The distances in between form the *band*, with
+one diagonal and one table row each. Causal attention has no right tail.
+
+Every implementation takes its geometry from here. They differ in how they read and write a band.
+
+Sizes and positions are ints, scalar tensors or, on JAX, symbolic lengths.
+"""
+
+from typing import Any, NamedTuple
+
+from keras import ops
+
+from t2t_relpos.backend import can_slice, clip_size
+
+
+class Distances(NamedTuple):
+    """The clipping distances of a table.
+
+    Args:
+        left: an int of at least 0.
+        right: an int of at least 0.
+    """
+
+    left: int
+    right: int
+
+    @classmethod
+    def of(cls, max_relative_position):
+        """Returns the distances of an int, for both sides, or of a pair (left, right)."""
+        if isinstance(max_relative_position, (tuple, list)):
+            return cls(*max_relative_position)
+        return cls(max_relative_position, max_relative_position)
+
+    @property
+    def num_ids(self):
+        """R, the number of relative ids."""
+        return self.left + self.right + 1
+
+    @property
+    def num_diagonals(self):
+        """Number of diagonals of the band, if both distances are at least 1."""
+        return self.left + self.right - 1
+
+    def extended(self, *, causal=False, least=1):
+        """Returns the distances of an equivalent longer table, so that there is a band.
+
+        Args:
+            causal: whether keys after a query are masked. Their rows are not needed: `right` is 1.
+            least: smallest `left`. Default: 1.
+        """
+        return Distances(max(self.left, least), 1 if causal else max(self.right, 1))
+
+    def band_keys(self, first_position, num_queries):
+        """Returns (first key, end) of the band of consecutive queries. Not all of them may exist.
+
+        All keys before them are in the left tail of all queries, and all keys after them are in the
+        right tail.
+
+        Args:
+            first_position: key position of the first query.
+            num_queries: number of queries.
+        """
+        return first_position - self.left + 1, first_position + num_queries - 1 + self.right
+
+    def existing_band_keys(self, first_position, num_queries, num_keys):
+        """Returns (first key, width) of a range of existing keys that contains the band.
+
+        If sizes are ints, it has no other keys. Otherwise the width is the same for all positions.
+        """
+        first, end = self.band_keys(first_position, num_queries)
+        if isinstance(first_position, int) and isinstance(num_keys, int):
+            start = clip_size(first, 0, num_keys)
+            return start, clip_size(end, start, num_keys) - start
+        width = clip_size(num_queries - 1 + self.num_diagonals, 0, num_keys)
+        return clip_size(first, 0, num_keys - width), width
+
+    def offsets_with_a_band(self, num_queries, num_keys):
+        """Returns the offsets at and beyond which all pairs are in one tail, (lowest, highest)."""
+        return 1 - num_queries - self.right, num_keys - 1 + self.left
+
+
+class DistanceCounts(NamedTuple):
+    """Counts of the distances that occur between any query and any key, from left to right.
+
+    Args:
+        left: number of distances below `-left`. They repeat the first id.
+        first: first id of the other distances.
+        last: last id of the other distances, plus 1.
+        right: number of distances above `right`. They repeat the last id.
+        start: if the offset is traced, the index of the first distance of this call among the
+            distances of all offsets in the range. None: 0.
+    """
+
+    left: Any
+    first: Any
+    last: Any
+    right: Any
+    start: Any
+
+    @classmethod
+    def of(cls, distances, length_q, length_k, query_offset, offset_range=None):
+        """Returns the counts of a matrix.
+
+        Args:
+            distances: the `Distances`.
+            length_q: number of queries T.
+            length_k: number of keys S.
+            query_offset: key position of query 0.
+            offset_range: the smallest and the largest value that a traced `query_offset` can have.
+                Default: any value.
+        """
+        start = None
+        if isinstance(query_offset, int) or (offset_range is None and can_slice(query_offset)):
+            smallest = largest = query_offset
+        else:
+            limits = distances.offsets_with_a_band(length_q, length_k)
+            smallest, largest = (clip_size(x, *limits) for x in offset_range or limits)
+            start = largest - ops.clip(ops.cast(query_offset, "int32"), smallest, largest)
+        lowest, highest = 1 - length_q - largest, length_k - 1 - smallest
+        total = highest - lowest + 1
+        left = clip_size(-distances.left - lowest, 0, total)
+        right = clip_size(highest - distances.right, 0, total)
+        first = clip_size(lowest + distances.left, 0, distances.num_ids)
+        return cls(left, first, first + (total - left - right), right, start)
