@@ -25,6 +25,12 @@ def take_beams(x, index):
     return tf.gather(x, index, batch_dims=1)
 
 
+def hide_constant(x):
+    """Returns `x`, whose value is unknown while a graph is built."""
+    x = tf.convert_to_tensor(x)
+    return tf.raw_ops.PlaceholderWithDefault(input=x, shape=x.shape)
+
+
 SMALLEST_GROUP, USUAL_GROUP, LARGEST_GROUP = 16, 64, 256
 # With maxima up to this size, sums of exponentials do not overflow or underflow in float32.
 LARGEST_UNSHIFTED = 60.0

@@ -229,10 +229,22 @@ def until_done(advance, beams, limit, fixed, rest, max_length, resize=None):
 
     i = ops.convert_to_tensor(0, dtype="int32")
     for end in _loop_ends(max_length, resize):
-        rest = rest if resize is None else resize(rest, end)
+        rest = _without_constants(rest if resize is None else resize(rest, end))
         proceed = functools.partial(_is_before, end)
         i, beams, rest = ops.while_loop(proceed, step, (i, beams, rest))
     return beams
+
+
+def _without_constants(state):
+    """Returns a state without constants of TensorFlow's graph.
+
+    TensorFlow 2.21 with XLA fails if one loop after another passes on the same constant.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return state
+    from t2t_relpos.decoding import _tensorflow
+
+    return keras.tree.map_structure(_tensorflow.hide_constant, state)
 
 
 def _is_before(end, i, beams, rest):

@@ -57,7 +57,7 @@ class FoldedTransformer:
         positions = _position_table(self, "target", max_length)
         caches = _make_caches(self, max_length, beam_size, growing=growing)
         step = DecoderStep(self.config, self.layers, self.weights, positions, caches)
-        return step.start(self._encode(source), ops.not_equal(source, 0)), step
+        return step.start_with_source(self._encode(source), ops.not_equal(source, 0)), step
 
     def score(self, source, targets):
         """Returns the logits of given outputs and their alignments.
@@ -171,9 +171,7 @@ class FoldedLanguageModel:
         positions = _position_table(self, "target", max_length)
         caches = _make_caches(self, max_length, beam_size, growing=growing)
         step = DecoderStep(self.config, FoldedLayers(self.config), self.weights, positions, caches)
-        # There is no other sequence to attend to.
-        is_real = ops.zeros((ops.shape(source)[0], 0), dtype="bool")
-        return step.start([], is_real), step
+        return step.start(ops.shape(source)[0]), step
 
 
 def _make_caches(model, max_length, beam_size, *, growing):
@@ -185,7 +183,8 @@ def _make_caches(model, max_length, beam_size, *, growing):
 class DecoderStep:
     """The step function of a search: `step(ids [rows], state) -> (logits [rows, V], state)`.
 
-    Rows are B · k. The keys and values of the source are stored once per sentence.
+    Rows are B · k. The keys and values of the source are stored once per sentence. The state of a
+    language model has none.
 
     Args:
         config: the `TransformerConfig`.
@@ -203,21 +202,29 @@ class DecoderStep:
         self.caches = caches
         self.clip_distance = config.max_relative_position
 
-    def start(self, memory, is_real):
+    def start(self, batch, **source):
         """Returns the state before the first step, with one row per sentence.
+
+        Args:
+            batch: B.
+            **source: further tensors `[B, ...]` that every step reads.
+        """
+        sentences, ancestors = self.caches.start(batch)
+        return {"sentences": {**sentences, **source}, "ancestors": ancestors}
+
+    def start_with_source(self, memory, is_real):
+        """Returns the state before the first step of a model with cross-attention.
 
         Args:
             memory: keys and values of the source for all layers, each `[B, N, S, H]`.
             is_real: bool `[B, S]`, False on padding of the source.
         """
-        sentences, ancestors = self.caches.start(ops.shape(is_real)[0])
         source_bias = ops.where(is_real, 0.0, MASKED_BIAS)[:, None, None, :]
         # The bias has no effect if all positions have it. A source of padding only has values of
         # zero instead, so that the attention to it is zero, except for a relative value table.
         has_source = ops.cast(ops.any(is_real, axis=1), "float32")[:, None, None, None]
         memory = [x * has_source if number % 2 else x for number, x in enumerate(memory)]
-        sentences = {**sentences, "memory": memory, "source_bias": source_bias}
-        return {"sentences": sentences, "ancestors": ancestors}
+        return self.start(ops.shape(is_real)[0], memory=memory, source_bias=source_bias)
 
     def resize(self, state, num_steps):
         """Returns the state with room for `num_steps` steps."""
@@ -233,17 +240,13 @@ class DecoderStep:
                 previous call returned.
         """
         sentences, layers, weights = state["sentences"], self.layers, self.weights
-        source_bias = sentences["source_bias"]
-        batch, _, _, length = ops.shape(source_bias)
+        batch = ops.shape(sentences["caches"][0])[0]
         beams = ops.shape(ids)[0] // batch
         ancestors, cached = self.caches.open_step(sentences, state["ancestors"], batch, beams)
         x = take_rows(weights["target"], ids)
         if self.positions is not None:
             x = x + take_rows(self.positions, cached.time)
         caches = []
-        # Of the products with tables of the cross-attention.
-        shapes = {"key_table": (batch, layers.num_heads, beams, length)}
-        shapes["value_table"] = (batch, layers.num_heads, beams, layers.value_dim)
         for number, layer in enumerate(weights["decoder"]):
             pair = slice(2 * number, 2 * number + 2)  # key and value of the layer
             projected = self._project(x, layer["self"], batch, beams, "qkv")
@@ -253,9 +256,8 @@ class DecoderStep:
             x = layers.leave(x, self._output(outputs, layer["self"]), layer, "self")
             if "cross" in layer:
                 (query,) = self._project(x, layer["cross"], batch, beams, "q")
-                tables = self._source_tables(layer["cross"], source_bias, cached.time)
-                memory = sentences["memory"][pair]
-                outputs = attend(query, *memory, source_bias, tables, shapes)
+                memory = *sentences["memory"][pair], sentences["source_bias"]
+                outputs = self._attend_to_source(layer["cross"], query, memory, cached.time)
                 x = layers.leave(x, self._output(outputs, layer["cross"]), layer, "cross")
             x = layers.feed_forward(x, layer)
         logits = dense(layers.enter(x), weights["logits"], weights["logits_bias"])
@@ -269,13 +271,23 @@ class DecoderStep:
     def _output(self, outputs, attention):
         return output_of(self.layers, outputs, attention)
 
-    def _source_tables(self, attention, source_bias, time):
-        """Returns the table rows of source positions for a query at position `time`."""
+    def _attend_to_source(self, attention, query, memory, time):
+        """Returns the outputs of a cross-attention `[B, N, k, Hv]` in step `time`.
+
+        Args:
+            attention: its folded weights.
+            query: `[B, N, k, H]`.
+            memory: keys, values and biases of the source.
+            time: number of the step, the position of the queries.
+        """
         if not has_tables(attention):
-            return {}
-        distances = ops.arange(ops.shape(source_bias)[3], dtype="int32") - time
+            return attend(query, *memory, {}, {})
+        key, value, _ = memory
+        sizes, length = ops.shape(query)[:3], ops.shape(key)[2]
+        distances = ops.arange(length, dtype="int32") - time
         ids = ops.clip(distances, -self.clip_distance, self.clip_distance) + self.clip_distance
-        return table_rows(attention, ids)
+        shapes = {"key_table": (*sizes, length), "value_table": (*sizes, value.shape[-1])}
+        return attend(query, *memory, table_rows(attention, ids), shapes)
 
 
 class FoldedLayers:
