@@ -31,17 +31,27 @@ def max_relative_position(value):
 
 
 def rate(value, name):
-    """Returns `value`. Raises ValueError if it is not a probability below 1."""
+    """Returns `value` as a Python number. Raises ValueError if it is not a probability below 1."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < 1:
         raise ValueError(
             f"Expected `{name}` to be at least 0 and below 1. Received: {name}={value!r}"
         )
-    return value
+    return plain(value)
 
 
 def is_integer(value):
     """Returns whether a value is an integer of Python or NumPy, and not a bool."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def is_count(value):
+    """Returns whether a value is an integer of at least 0."""
+    return is_integer(value) and value >= 0
+
+
+def plain(value):
+    """Returns a NumPy scalar as a Python number, a JSON type, and other values unchanged."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def differ(size, other):

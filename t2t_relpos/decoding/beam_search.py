@@ -22,6 +22,7 @@ from t2t_relpos.decoding.constraints import (
 from t2t_relpos.decoding.scores import NO_OUTPUT_SCORE, DecodingResult, length_penalty
 from t2t_relpos.decoding.state_rows import (
     check_capacity,
+    checked_sizes,
     gather_rows,
     join_context,
     limits,
@@ -118,10 +119,10 @@ def beam_search(
         finished within the limit, unfinished ones follow, best first.
 
     Raises:
-        ValueError: if the beam size is below 1, n is above it, alpha is below 0, an end id is equal
-            to `pad_id`, a constraint is out of range, `length_limit`, a constraint or several end
-            ids are combined with `t2t_exact`, or the state has room for fewer than `max_length`
-            steps and no `length_limit` is given.
+        ValueError: if `max_length` or the beam size is below 1, n is above it, alpha is below 0, an
+            end id is equal to `pad_id`, a constraint is out of range, `length_limit`, a constraint
+            or several end ids are combined with `t2t_exact`, or the state has room for fewer than
+            `max_length` steps and no `length_limit` is given.
 
     Reference: t2t `beam_search.beam_search`.
 
@@ -138,8 +139,8 @@ def beam_search(
     if not (ops.is_tensor(beam_size) or ops.is_tensor(num_results)):
         check_sizes("beam_size", beam_size, num_results)
         beam_size, num_results = int(beam_size), int(num_results)
-    sizes = batch_size, max_length, beam_size, num_results
-    batch_size, max_length, beam_size, num_results = map(as_size, sizes)
+    batch_size, max_length = checked_sizes(batch_size, max_length)
+    beam_size, num_results = as_size(beam_size), as_size(num_results)
     check_alpha(alpha)
     constraints = checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
     constraints = constraints.with_ids(eos_id, stop_token_ids, pad_id, batch_size)

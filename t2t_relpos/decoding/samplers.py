@@ -57,6 +57,10 @@ class Sampler:
         self.no_repeat_ngram_size = no_repeat_ngram_size
         self.repetition_penalty = repetition_penalty
 
+    def __setattr__(self, name, value):
+        # NumPy's numbers are not JSON types.
+        super().__setattr__(name, _checks.plain(value))
+
     @property
     def constraints(self):
         """The settings of `Sampler` by name. Assign to the attributes to change them."""

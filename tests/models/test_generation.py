@@ -129,11 +129,13 @@ def uncompiled_search(model, source, sampler, max_length, **stop_arguments):
 @pytest.mark.parametrize(
     "sampler, length",
     [
-        pytest.param(
-            name, length, marks=() if length is None and name in FAST else pytest.mark.slow
-        )
-        for name in SAMPLERS
-        for length in (None, *SEARCH_LENGTHS)
+        *((name, None) for name in FAST),
+        *(
+            pytest.param(name, length, marks=pytest.mark.slow)
+            for name in SAMPLERS
+            for length in (None, *SEARCH_LENGTHS)
+            if length or name not in FAST
+        ),
     ],
 )
 def test_compiled_searches_equal_uncompiled_ones(fixture, source, sampler, length, request):

@@ -219,6 +219,19 @@ def test_samplers_restore_their_config(sampler):
         assert restored.settings() == sampler.settings()
 
 
+def test_configs_of_samplers_have_json_types():
+    for sampler in (
+        GreedySampler(min_length=np.int64(3), repetition_penalty=np.float32(0.5)),
+        BeamSampler(np.int32(3), np.float32(0.5), np.int64(2), np.bool_(True)),
+        TopKSampler(np.int64(3), np.float32(0.5), seed=np.int64(7)),
+        TopPSampler(np.float16(0.5), np.uint8(4), np.float64(0.5), num_results=np.int32(2)),
+    ):
+        restored = type(sampler).from_config(json.loads(json.dumps(sampler.get_config())))
+        assert restored.get_config() == sampler.get_config()
+        sampler.min_length = np.int64(2)
+        assert type(sampler.get_config()["min_length"]) is int
+
+
 class Filtered(GreedySampler):
     """A sampler with an attribute that is not hashable."""
 

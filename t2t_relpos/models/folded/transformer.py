@@ -79,7 +79,7 @@ class FoldedTransformer:
         for number, layer in enumerate(weights["decoder"]):
             x = self._self_attention(x, layer, (batch, length), causal=True)
             cross = layer["cross"]
-            query = dense(layers.enter(x), cross["input"], cross["input_bias"])
+            query = layers.project(x, cross)
             (query,) = layers.split(query, batch, length, "q")
             outputs, attended = attend_relative(
                 query,
@@ -90,7 +90,8 @@ class FoldedTransformer:
             )
             x = layers.leave(x, output_of(layers, outputs, cross), layer, "cross")
             x = layers.feed_forward(x, layer)
-        logits = dense(layers.enter(x), weights["logits"], weights["logits_bias"])
+        x = layers.enter(x, weights["logits_epsilon"])
+        logits = dense(x, weights["logits"], weights["logits_bias"])
         logits = ops.reshape(logits, (batch, length, self.config.vocab_size))
         return logits, ops.mean(attended, axis=1)
 
@@ -106,13 +107,13 @@ class FoldedTransformer:
         for layer in weights["encoder"]:
             x = self._self_attention(x, layer, sizes, key_mask=is_real)
             x = layers.feed_forward(x, layer)
-        memory = dense(layers.enter(x), weights["memory"], weights["memory_bias"])
+        x = layers.enter(x, weights["memory_epsilon"])
+        memory = dense(x, weights["memory"], weights["memory_bias"])
         return layers.split(memory, batch, length, "kv" * self.config.num_decoder_layers)
 
     def _self_attention(self, x, layer, sizes, **masks):
         weights, layers = layer["self"], self.layers
-        projected = dense(layers.enter(x), weights["input"], weights["input_bias"])
-        projected = layers.split(projected, *sizes, "qkv")
+        projected = layers.split(layers.project(x, weights), *sizes, "qkv")
         outputs, _ = attend_relative(*projected, *_tables(weights), **masks, return_weights=False)
         return layers.leave(x, output_of(layers, outputs, weights), layer, "self")
 
@@ -134,8 +135,8 @@ def _position_table(model, name, length):
     """
     config, positions = model.config, ops.arange(length, dtype="int32")
     if config.added_position == "learned":
-        positions = ops.minimum(positions, config.max_length - 1)
-        return ops.take(model.weights[f"{name}_positions"], positions, axis=0)
+        table = model.weights[f"{name}_positions"]
+        return ops.take(table, ops.minimum(positions, table.shape[0] - 1), axis=0)
     if config.added_position is None:
         return None
     table = sinusoids(positions, config.hidden_dim)
@@ -249,24 +250,21 @@ class DecoderStep:
         caches = []
         for number, layer in enumerate(weights["decoder"]):
             pair = slice(2 * number, 2 * number + 2)  # key and value of the layer
-            projected = self._project(x, layer["self"], batch, beams, "qkv")
+            projected = layers.split(layers.project(x, layer["self"]), batch, beams, "qkv")
             key, value = map(cached.add, sentences["caches"][pair], projected[1:])
             caches += [key, value]
             outputs = cached.attend(number, projected[0], key, value)
             x = layers.leave(x, self._output(outputs, layer["self"]), layer, "self")
             if "cross" in layer:
-                (query,) = self._project(x, layer["cross"], batch, beams, "q")
+                (query,) = layers.split(layers.project(x, layer["cross"]), batch, beams, "q")
                 memory = *sentences["memory"][pair], sentences["source_bias"]
                 outputs = self._attend_to_source(layer["cross"], query, memory, cached.time)
                 x = layers.leave(x, self._output(outputs, layer["cross"]), layer, "cross")
             x = layers.feed_forward(x, layer)
-        logits = dense(layers.enter(x), weights["logits"], weights["logits_bias"])
+        x = layers.enter(x, weights["logits_epsilon"])
+        logits = dense(x, weights["logits"], weights["logits_bias"])
         sentences = {**cached.finish(sentences), "caches": caches}
         return logits, {"sentences": sentences, "ancestors": ancestors}
-
-    def _project(self, x, attention, batch, beams, kinds):
-        projected = dense(self.layers.enter(x), attention["input"], attention["input_bias"])
-        return self.layers.split(projected, batch, beams, kinds)
 
     def _output(self, outputs, attention):
         return output_of(self.layers, outputs, attention)
@@ -301,16 +299,20 @@ class FoldedLayers:
         self.num_heads = config.num_heads
         self.key_dim, self.value_dim = config.head_dims
         self.normalize_first = config.normalize_first
-        self.epsilon = config.layer_norm_epsilon
 
-    def normalize(self, x):
+    def normalize(self, x, epsilon):
         """Returns `x`, whose rows have mean 0, scaled to variance 1."""
         mean_square = ops.mean(ops.square(x), axis=-1, keepdims=True)
-        return x * ops.rsqrt(mean_square + self.epsilon)
+        return x * ops.rsqrt(mean_square + epsilon)
 
-    def enter(self, x):
+    def enter(self, x, epsilon):
         """Returns the input of a sublayer, or of the last projection, from the residual stream."""
-        return self.normalize(x) if self.normalize_first else x
+        return self.normalize(x, epsilon) if self.normalize_first else x
+
+    def project(self, x, attention):
+        """Returns the projections of an attention's inputs, which `split` splits."""
+        x = self.enter(x, attention["epsilon"])
+        return dense(x, attention["input"], attention["input_bias"])
 
     def leave(self, x, outputs, layer, name):
         """Returns the residual stream `x` after a sublayer.
@@ -319,18 +321,20 @@ class FoldedLayers:
             x: `[rows, D]`.
             outputs: the sublayer's outputs `[rows, D]`.
             layer: weights of the layer.
-            name: key of the sublayer in `layer["norms"]`.
+            name: key of the sublayer in `layer` and in `layer["norms"]`.
         """
         x = x + outputs
         if self.normalize_first:
             return x
         gain, offset = layer["norms"][name]
-        return self.normalize(x - ops.mean(x, axis=-1, keepdims=True)) * gain + offset
+        x = x - ops.mean(x, axis=-1, keepdims=True)
+        return self.normalize(x, layer[name]["epsilon"]) * gain + offset
 
     def feed_forward(self, x, layer):
         """Returns the residual stream after the feed-forward network."""
         weights = layer["feed_forward"]
-        inner = ops.relu(dense(self.enter(x), weights["inner"], weights["inner_bias"]))
+        entered = self.enter(x, weights["epsilon"])
+        inner = ops.relu(dense(entered, weights["inner"], weights["inner_bias"]))
         outputs = dense(inner, weights["outer"], weights["outer_bias"])
         return self.leave(x, outputs, layer, "feed_forward")
 

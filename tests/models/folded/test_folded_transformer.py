@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from small_transformers import shared_transformer
+from small_transformers import random_transformer, shared_transformer
 
 from t2t_relpos.decoding.state_rows import repeat_rows
 from t2t_relpos.models.folded import FoldedTransformer, fold_weights
@@ -99,6 +99,18 @@ def test_logits_and_alignments_of_score_equal_the_keras_model(config):
     assert alignments.shape == (BATCH, STEPS, LENGTH)
     np.testing.assert_allclose(ops.sum(alignments, -1), 1.0, rtol=1e-5)
     np.testing.assert_array_equal(ops.convert_to_numpy(alignments)[1, :, 4:], 0.0)
+
+
+@pytest.mark.parametrize("normalize_first", [True, False])
+def test_each_normalization_has_its_epsilon(normalize_first):
+    model = random_transformer(0.3, **SMALL, normalize_first=normalize_first)
+    epsilons = iter(np.linspace(0.1, 20, 50).tolist())
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.LayerNormalization):
+            layer.epsilon = next(epsilons)
+    logits, _ = folded(model).score(SOURCE, TARGETS)
+    expected = model({"inputs": SOURCE, "targets": TARGETS})
+    np.testing.assert_allclose(logits, expected, atol=2e-5, rtol=2e-5)
 
 
 def test_bfloat16_kernels_change_logits_only_by_rounding_errors():
