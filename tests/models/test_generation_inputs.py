@@ -199,6 +199,22 @@ def test_unknown_arguments_of_generate_do_not_name_internal_classes(language_mod
 
 
 @pytest.mark.parametrize(
+    "name, sampler",
+    [
+        ("seed", "TopPSampler"),
+        ("temperature", "TopPSampler"),
+        ("num_beams", "BeamSampler"),
+        ("min_length", "TopPSampler"),
+    ],
+)
+@pytest.mark.parametrize("fixture", ["model", "language_model"])
+def test_generate_says_which_sampler_has_an_argument(fixture, name, sampler, request):
+    message = rf"argument '{name}'. Pass it to a sampler: sampler={sampler}\({name}=...\)"
+    with pytest.raises(TypeError, match=message):
+        request.getfixturevalue(fixture).generate(SOURCE[:, :2], **{name: 1})
+
+
+@pytest.mark.parametrize(
     "sampler",
     [
         GreedySampler(min_length=2),

@@ -190,6 +190,27 @@ def test_generate_computes_the_changed_model(make, change):
     assert not np.array_equal(found, unchanged)
 
 
+@pytest.mark.parametrize(
+    "cls, make", [(Transformer, make_transformer), (CausalLM, make_language_model)]
+)
+def test_reset_compiled_searches_applies_changed_attributes(cls, make):
+    class Scaled(cls):
+        scale = 1.0
+
+        def step(self, ids, state):
+            logits, state = super().step(ids, state)
+            return self.scale * logits, state
+
+    model, reset = make(Scaled), make(Scaled)
+    reset.scale = -1.0
+    source = SOURCE[:, :2]
+    first, expected = (each.generate(source, "greedy", LENGTH) for each in (model, reset))
+    model.scale = -1.0
+    model.reset_compiled_searches()
+    np.testing.assert_array_equal(model.generate(source, "greedy", LENGTH), expected)
+    assert not np.array_equal(first, expected)
+
+
 @pytest.mark.parametrize("change", OF_TRANSFORMERS.values(), ids=OF_TRANSFORMERS)
 def test_generate_computes_the_changed_transformer(change):
     model = make_transformer()
