@@ -151,12 +151,14 @@ def lines(source: BinaryIO, path: str) -> Iterator[bytes]:
     """Yields the lines of a binary stream without line ends, as training reads them.
 
     Raises:
-        ValueError: if the first line is not text.
+        ValueError: if the first two lines are not text.
     """
-    source = iter(source)
-    for first in itertools.islice(source, 1):
-        check_format(first, "the standard input" if path == STANDARD else path)
-        source = itertools.chain([first], source)
+    source, start = iter(source), b""
+    # A line is yielded before the next is read, because a program may wait for its translation.
+    for line in itertools.islice(source, 2):
+        start += line
+        check_format(start, "the standard input" if path == STANDARD else path)
+        yield from read_lines([line])
     yield from read_lines(source)
 
 
