@@ -52,6 +52,13 @@ def define_flag(
         _DEFINE[flag_type](name, default, help, flag_values=values, **options)
 
 
+def parse_flags(argv: list[str]) -> list[str]:
+    """Parses the command line, as `app.run` does. The reader of `--help` may exit early."""
+    streams.prepare()
+    with streams.as_results():
+        return app.parse_flags_with_usage(argv)
+
+
 def run(
     name: str,
     program: Callable[[flags.FlagValues], None],
@@ -60,8 +67,8 @@ def run(
 ):
     """Imports TensorFlow and runs a program, with `errors_as_exit_codes`.
 
-    If the reader of the output has exited, the program ends without an error. A standard error that
-    can't be written is ignored.
+    The program completes its files although its lines can't be printed: see `printing_results`. A
+    standard error that can't be written is ignored.
 
     Args:
         name: name of the program, such as `trainer.export`.
@@ -71,14 +78,31 @@ def run(
     """
     reject_arguments(argv)
     streams.prepare()
-    with streams.as_logs("stderr"):
-        try:
-            with errors_as_exit_codes(name), contextlib.suppress(BrokenPipeError):
-                import_tensorflow()
-                program(values)
-                sys.stdout.flush()
-        finally:
-            streams.flush_or_discard(sys.stdout)
+    with streams.as_logs("stderr"), printing_results(name):
+        # An output of `translate` whose reader has exited is no error.
+        with errors_as_exit_codes(name), contextlib.suppress(BrokenPipeError):
+            import_tensorflow()
+            program(values)
+
+
+@contextlib.contextmanager
+def printing_results(name: str) -> Iterator[None]:
+    """Runs the block to its end, although the standard output can't be written.
+
+    If its reader has exited, lines are dropped. After other errors, lines go to the standard error,
+    and the program ends with one line there and the exit code 1.
+
+    Args:
+        name: name of the program, such as `trainer.export`.
+    """
+    with streams.as_results() as results:
+        yield
+    if results.has_failed:
+        reason = getattr(results.error, "strerror", None) or results.error
+        sys.exit(
+            f"{name}: Expected the standard output to be writable. Received: {reason}. The program "
+            "has completed, and its output is above, on the standard error."
+        )
 
 
 @contextlib.contextmanager

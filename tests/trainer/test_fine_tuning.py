@@ -132,6 +132,7 @@ def test_directory_with_the_vocabulary_of_another_parent_raises(parent, child, s
     ModelDirectory.create(child.path)
     SentencePieceTokenizer.train(small_run.target, vocab_size=40).save(child.vocabulary_file())
     child.write_config(parent.read_config()["architecture"])
+    (child.checkpoints / "step-000001").mkdir(parents=True)
     message = small_run.fails(child.path, **settings(parent))
     assert "Expected a model directory created with the vocabulary of this run. " in message
     assert " vocab.model sha256 is" in message
