@@ -107,6 +107,13 @@ def sublayers(layer):
     return flatten(include_self=False)
 
 
+def track_on_torch(layer):
+    """Registers the variables of a layer with PyTorch, in place of those that it no longer has."""
+    if keras.backend.backend() == "torch":
+        for each in (layer, *sublayers(layer)):
+            _attribute(each, "_track_variables", "keras.layers.Layer")()
+
+
 def torch_device():
     """Returns the device on which Keras puts new tensors of PyTorch, such as "cuda" or "meta"."""
     try:
