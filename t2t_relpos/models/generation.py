@@ -63,6 +63,7 @@ class GenerationMixin:
             stop_token_ids: "auto", a tuple of ids, or None. An output ends with the first of these
                 ids. "auto": id 1. None: no id, so that outputs have `max_length` ids. Prompts of a
                 `CausalLM` may only end with one of them.
+            **unknown: none. The error for a sampler's setting says to which sampler it belongs.
 
         Returns:
             An int32 array `[B, max_length]`, padded with 0 after the end. With samplers whose
