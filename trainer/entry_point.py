@@ -115,6 +115,8 @@ def _describe(error, remedy):
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         remedy = f". {remedy}" if remedy else ", then run the same command again."
         remedy = f"Free space{remedy}"
+    elif error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR):
+        remedy = "Check the path."
     message = f"Expected a file that can be read or written. Received: {received}. {remedy}"
     return message.rstrip()
 

@@ -231,9 +231,10 @@ def test_closed_output_pipe_is_no_error(exported_dir, tmp_path):
             ["--saved_model=absent", "--output=out"],
         ),
         (
-            r"Expected a file that can be read or written. Received: absent \(No such file or ",
+            "Expected a text file at absent. Received: no such file. Check the path.",
             ["--input=absent"],
         ),
+        ("Expected a text file at /. Received: a directory. Check the path.", ["--input=/"]),
     ],
 )
 def test_unsuitable_files_and_flags_raise(message, arguments, tmp_path, monkeypatch):
@@ -249,7 +250,7 @@ def test_unwritable_output_raises(fake_model, tmp_path):
     (tmp_path / "in").write_text("a\n")
     message = (
         r"Expected a file that can be read or written. Received: .*/absent/out\S* "
-        r"\(No such file or directory\)\."
+        r"\(No such file or directory\)\. Check the path\."
     )
     files = {"input": tmp_path / "in", "output": tmp_path / "absent/out"}
     run.fails(message, "--saved_model=any", **files)
