@@ -104,4 +104,4 @@ if __name__ == "__main__":
     # faster with it on the others too.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     define_flags()
-    app.run(main)
+    app.run(main, flags_parser=entry_point.parse_flags)
