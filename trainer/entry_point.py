@@ -46,8 +46,8 @@ PROGRAMS = (
     *("average", "export_ctranslate2", "import_t2t"),
 )
 _MAKE_EXPORT = (
-    "The program reads an exported model: run `python -m trainer.export --model_dir=...`, then give "
-    "--saved_model=saved_models/NAME."
+    "The program reads an exported model: run `python -m trainer.export --model_dir=...`, then "
+    "give --saved_model=saved_models/NAME."
 )
 _COPY_CHECKPOINT = (
     "The program reads model.keras. Write the checkpoint to a new model directory, `python -m "
