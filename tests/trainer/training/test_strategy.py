@@ -1,5 +1,6 @@
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -135,6 +136,16 @@ def test_strategy_that_can_not_be_made_raises(name, logical_devices, message, mo
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [])
     with pytest.raises(ValueError, match=f"Expected {message}"):
         make_strategy(name, logical_devices)
+
+
+def test_sums_over_devices_are_not_logged(monkeypatch, caplog):
+    devices = [SimpleNamespace(name="CPU:0")]
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: devices)
+    with caplog.at_level("INFO", tf.get_logger().name):
+        replicas = make_strategy("mirrored")
+        add = lambda x: tf.distribute.get_replica_context().all_reduce("SUM", x)
+        tf.function(lambda: replicas.run(add, args=(tf.ones([2]),)))()
+    assert not caplog.records
 
 
 WORKERS = ["first:12345", "second:12345", "third:12345"]
