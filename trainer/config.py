@@ -11,7 +11,7 @@ from absl import flags
 
 from trainer import setting_flags
 from trainer.metrics import DEFAULT_TOKENIZER, check_bleu_tokenize
-from trainer.recipes import recipe_of
+from trainer.recipes import RECIPES, recipe_of
 from trainer.setting_flags import setting
 
 # The flags belong to the program that defines them, so that its --help lists them.
@@ -65,7 +65,9 @@ class RunConfig:
     (1024, 2000)
     """
 
-    preset: str | None = setting("Name of an architecture and its training recipe.")
+    preset: str | None = setting(
+        f"Name of an architecture and its training recipe: {', '.join(RECIPES)}."
+    )
     model_dir: str | None = setting(
         "Directory of the model. Created, or resumed if it exists.", fixed=False
     )

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import BinaryIO, TextIO
 
 from trainer import atomic_files
-from trainer.data.text_files import check_format, open_text, read_lines
+from trainer.data.text_files import check_exists, check_format, open_text, read_lines
 
 _NAMES = {
     "stdin": "the standard input",
@@ -178,10 +178,15 @@ def flush_or_discard(stream: TextIO):
 
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[BinaryIO]:
-    """Opens a file for reading, or the standard input for `-`. Decompresses gzip files."""
+    """Opens a file for reading, or the standard input for `-`. Decompresses gzip files.
+
+    Raises:
+        ValueError: if the file does not exist.
+    """
     if path == STANDARD:
         yield sys.stdin.buffer
         return
+    check_exists(path)
     with open_text(path) as file:
         yield file
 

@@ -358,4 +358,5 @@ def test_report_of_the_text(tmp_path, small_run, capsys):
     assert dev == "Dev data: 12 pairs, 0 with a blank side, 0 sources cut."
     assert dev_target.startswith("  target: 24 tokens, 12 unknown (50.00%)")
     assert "warning: 50.00% of the tokens of the target are unknown" in unknown
+    assert "Train the vocabulary with --byte_fallback, or on text" in unknown
     assert "warning: with the tokenizer 13a, the references have almost no" in bleu

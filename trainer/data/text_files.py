@@ -170,9 +170,7 @@ def _check_file(file, content) -> int:
     The hash depends neither on line ends nor on the division into files. Blocks of lines are faster
     than lines.
     """
-    if not file.is_file():
-        received = "a directory" if file.is_dir() else "no such file"
-        raise ValueError(f"Expected a text file at {file}. Received: {received}. Check the path.")
+    check_exists(file)
     number = 0
     with open_text(file) as text:
         while lines := text.readlines(_BLOCK_BYTES):
@@ -192,6 +190,13 @@ def _check_file(file, content) -> int:
             "with text."
         )
     return number
+
+
+def check_exists(path: str | os.PathLike):
+    """Raises ValueError if a path is that of a directory, or of nothing."""
+    if not os.path.exists(path) or os.path.isdir(path):
+        received = "a directory" if os.path.isdir(path) else "no such file"
+        raise ValueError(f"Expected a text file at {path}. Received: {received}. Check the path.")
 
 
 def check_format(start: bytes, name: str):

@@ -109,7 +109,7 @@ class Preparation:
             sizes = f"{source} source and {target} target pieces"
             vocabulary = f"Vocabularies: {sizes} ({self._vocabulary})"
         lines = ["Settings:", *settings, vocabulary, f"Training data: {lengths}"]
-        lines += describe_sides(self.train_pairs.counts)
+        lines += describe_sides(self.train_pairs.counts, is_new=self._vocabulary == "new")
         if self.dev_pairs is not None:
             lines += self._describe_dev()
         lines.append(f"Parameters: {parameters:,}")
@@ -123,7 +123,7 @@ class Preparation:
         blank = report_lengths(self.dev_pairs, int(self.dev_pairs.lengths.max())).blank
         lines = [
             f"Dev data: {len(lengths)} pairs, {blank} with a blank side, {cut} sources cut.",
-            *describe_sides(self.dev_pairs.counts),
+            *describe_sides(self.dev_pairs.counts, is_new=self._vocabulary == "new"),
         ]
         if self.config.computes_dev_bleu:
             references = list(self.dev_corpus.targets())
