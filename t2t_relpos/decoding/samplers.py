@@ -42,7 +42,7 @@ class Sampler:
     >>> class ShortSampler(Sampler):
     ...     def search(self, step, state, batch_size, max_length, *arguments, **settings):
     ...         return greedy_search(step, state, batch_size, 2)
-    >>> model = Transformer(config)  # config: the example of TransformerConfig
+    >>> model = Transformer.from_preset("tiny", vocab_size=11)
     >>> model.generate(np.array([[5, 7, 1]]), sampler=ShortSampler(), max_length=4).shape
     (1, 2)
     """
@@ -134,7 +134,7 @@ class GreedySampler(Sampler):
     >>> import numpy as np
     >>> from t2t_relpos.models import Transformer
     >>> from t2t_relpos.decoding import GreedySampler
-    >>> model = Transformer(config)  # config: the example of TransformerConfig
+    >>> model = Transformer.from_preset("tiny", vocab_size=11)
     >>> model.generate(np.array([[5, 7, 1]]), sampler=GreedySampler(), max_length=4).shape
     (1, 4)
     """
@@ -181,7 +181,7 @@ class BeamSampler(Sampler):
     >>> import numpy as np
     >>> from t2t_relpos.decoding import BeamSampler
     >>> from t2t_relpos.models import Transformer
-    >>> model = Transformer(config)  # config: the example of TransformerConfig
+    >>> model = Transformer.from_preset("tiny", vocab_size=11)
     >>> sampler = BeamSampler(num_beams=3, num_results=2)
     >>> model.generate(np.array([[5, 7, 1]]), sampler=sampler, max_length=4).shape
     (1, 2, 4)
@@ -319,7 +319,7 @@ class TopKSampler(_RandomSampler):
     >>> import numpy as np
     >>> from t2t_relpos.decoding import TopKSampler
     >>> from t2t_relpos.models import Transformer
-    >>> model = Transformer(config)  # config: the example of TransformerConfig
+    >>> model = Transformer.from_preset("tiny", vocab_size=11)
     >>> sampler = TopKSampler(k=3, temperature=0.8, seed=7)
     >>> model.generate(np.array([[5, 7, 1]]), sampler=sampler, max_length=4).shape
     (1, 4)
@@ -364,7 +364,7 @@ class TopPSampler(_RandomSampler):
     >>> import numpy as np
     >>> from t2t_relpos.decoding import TopPSampler
     >>> from t2t_relpos.models import Transformer
-    >>> model = Transformer(config)  # config: the example of TransformerConfig
+    >>> model = Transformer.from_preset("tiny", vocab_size=11)
     >>> sampler = TopPSampler(p=0.9, seed=7)
     >>> model.generate(np.array([[5, 7, 1]]), sampler=sampler, max_length=4).shape
     (1, 4)

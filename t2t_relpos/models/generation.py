@@ -82,7 +82,7 @@ class GenerationMixin:
         Example:
         >>> import numpy as np
         >>> from t2t_relpos.models import Transformer
-        >>> model = Transformer(config)  # config: the example of TransformerConfig
+        >>> model = Transformer.from_preset("tiny", vocab_size=11)
         >>> model.generate(np.array([[5, 7, 1], [3, 1, 0]]), max_length=6).shape
         (2, 6)
         """

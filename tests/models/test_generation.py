@@ -6,7 +6,7 @@ test_generation_inputs.py tests the arguments of `generate` without compilation.
 import keras
 import numpy as np
 import pytest
-from critical_lengths import CRITICAL_LENGTHS, SEARCH_LENGTHS
+from critical_lengths import SEARCH_LENGTHS, attention_lengths
 from keras import ops
 from small_transformers import random_transformer, search_ids, small_causal_lm
 
@@ -160,9 +160,10 @@ def test_generate_without_arguments_equals_the_default_sampler(fixture, source, 
 
 
 def test_logits_do_not_depend_on_later_ids_at_any_length(language_model, rng):
-    ids = rng.integers(2, 11, (1, CRITICAL_LENGTHS[-1] + 1))
+    lengths = sorted({*SEARCH_LENGTHS, *attention_lengths(causal=True)})
+    ids = rng.integers(2, 11, (1, lengths[-1] + 1))
     expected = ops.convert_to_numpy(language_model(ids))
-    for length in CRITICAL_LENGTHS:
+    for length in lengths:
         found = ops.convert_to_numpy(language_model(ids[:, :length]))
         np.testing.assert_allclose(found, expected[:, :length], atol=1e-4, err_msg=str(length))
 

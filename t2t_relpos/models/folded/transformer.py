@@ -29,7 +29,7 @@ class FoldedTransformer:
     >>> import numpy as np
     >>> from t2t_relpos.models import Transformer
     >>> from t2t_relpos.models.folded import FoldedTransformer, fold_weights
-    >>> model = Transformer(config)  # config: the example of TransformerConfig
+    >>> model = Transformer.from_preset("tiny", vocab_size=11)
     >>> folded = FoldedTransformer(model.config, fold_weights(model))
     >>> logits, alignments = folded.score(np.array([[5, 7, 1]]), np.array([[3, 1]]))
     >>> tuple(logits.shape), tuple(alignments.shape)
