@@ -74,12 +74,61 @@ def as_tensor(x):
     return tensorflow_ops.as_tensor(x)
 
 
-def records_gradients(tensors):
-    """Returns whether PyTorch records operations on one of the tensors for a gradient."""
+def is_transformed_by_torch():
+    """Returns whether the current code runs in a transform of `torch.func`, such as `vmap`."""
+    if keras.backend.backend() != "torch":
+        return False
+    import torch
+
+    return torch._C._are_functorch_transforms_active()
+
+
+def custom_gradient(function, *tensors):
+    """Returns the outputs of `function`, whose gradient is its own.
+
+    In transforms of `torch.func`, the gradient is PyTorch's: they don't support that of Keras.
+
+    Args:
+        function: as for `keras.ops.custom_gradient`.
+        *tensors: its arguments.
+    """
+    if is_transformed_by_torch():
+        return function(*tensors)[0]
+    return ops.custom_gradient(function)(*tensors)
+
+
+def needs_torch_gradient(tensors, d_outputs):
+    """Returns whether a custom gradient of PyTorch must be replaced by `torch_gradients`.
+
+    It must if PyTorch records the operations on one of the tensors, for a second derivative, or if
+    there is a batch of gradients of the outputs, as with `is_grads_batched=True`.
+    """
     import torch
 
     # A slice of a variable requires a gradient even while PyTorch records nothing.
-    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    is_recorded = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    return is_recorded or torch._C._functorch.is_legacy_batchedtensor(d_outputs)
+
+
+def torch_gradients(function, tensors, d_outputs):
+    """Returns a dict of PyTorch's gradients of `function(tensors)`, which can be differentiated.
+
+    Args:
+        function: a function of a dict of tensors.
+        tensors: the dict. One of them may depend on another one: the gradients are partial.
+        d_outputs: gradient of the result.
+    """
+    import torch
+
+    create_graph = torch.is_grad_enabled()
+    with torch.enable_grad():
+        copies = {name: x.view_as(x) for name, x in tensors.items()}
+        outputs = function(copies)
+    copies = {name: x for name, x in copies.items() if x.requires_grad}
+    gradients = torch.autograd.grad(
+        outputs, list(copies.values()), d_outputs, create_graph=create_graph
+    )
+    return dict(zip(copies, gradients))
 
 
 def accumulation_dtype(dtype):
@@ -126,9 +175,29 @@ def write_slice(x, update, start, axis):
         from t2t_relpos.attention.tensorflow import ops as tensorflow_ops
 
         return tensorflow_ops.write_slice(x, update, start, axis)
+    if keras.backend.backend() == "torch" and isinstance(start, int):
+        import torch
+
+        # The assignment of `ops.slice_update` fails if `torch.func.vmap` has a batch of updates.
+        return torch.slice_scatter(x, update, axis, start, start + update.shape[axis])
     indices = [0] * len(x.shape)
     indices[axis] = start
     return ops.slice_update(x, start_indices(*indices), update)
+
+
+def segment_sum(values, ids, num_segments):
+    """Returns the sums of the values with the same id, `[num_segments]`.
+
+    Args:
+        values: a tensor of rank 1.
+        ids: an integer tensor of the same shape, with values in `[0, num_segments)`.
+        num_segments: number of ids, an int, a scalar tensor, or a symbolic length of JAX.
+    """
+    if keras.backend.backend() != "torch":
+        return ops.segment_sum(values, ids, num_segments=num_segments)
+    # In that of Keras 3.15, shapes depend on values, which are unknown for fake tensors.
+    wide = ops.cast(values, accumulation_dtype(values.dtype))
+    return ops.cast(wide.new_zeros(num_segments).index_add(0, ids, wide), values.dtype)
 
 
 def as_size(x):

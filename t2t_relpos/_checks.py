@@ -5,6 +5,8 @@ import numbers
 import keras
 import numpy as np
 
+from t2t_relpos import _backend
+
 LARGEST_POSITION = 2**31 - 1
 
 
@@ -207,10 +209,9 @@ def boolean(mask, name):
 def known_range(values):
     """Returns (smallest, largest value), or (None, None) for unknown values or an empty tensor.
 
-    Values on an accelerator of PyTorch are unknown: to read them, the host would wait for all
-    operations before.
+    All checks of values use this function.
     """
-    if _is_on_torch_accelerator(values):
+    if not _can_be_read(getattr(values, "value", values)):
         return None, None
     try:
         values = keras.ops.convert_to_numpy(values)
@@ -220,9 +221,22 @@ def known_range(values):
     return (values.min().item(), values.max().item()) if values.size else (None, None)
 
 
-def _is_on_torch_accelerator(values):
-    device = getattr(getattr(values, "value", values), "device", None)
-    return getattr(device, "type", "cpu") not in ("cpu", "meta")
+def _can_be_read(values):
+    """Returns False for values of JAX in other processes, and for unknown values of PyTorch.
+
+    These are unknown in compiled code, in transforms of `torch.func`, in `FakeTensorMode`, and on
+    an accelerator, where the host would wait for all operations before.
+    """
+    if not getattr(values, "is_fully_addressable", True):
+        return False
+    if keras.backend.backend() != "torch" or not keras.ops.is_tensor(values):
+        return True
+    import torch
+
+    # A fake tensor, or one of another subclass, may have no values.
+    is_plain = type(values) in (torch.Tensor, torch.nn.Parameter) and values.device.type == "cpu"
+    is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return is_plain and not is_traced and not _backend.is_transformed_by_torch()
 
 
 def in_range(values, name, low, high, advice=""):

@@ -184,20 +184,3 @@ def _aligned_bias(key_mask, query):
     length = query.shape[2]
     bias = torch.nn.functional.pad(_bias(key_mask, query), (0, -length % ALIGNMENT))
     return bias[..., :length].expand(*query.shape[:3], length)
-
-
-def differentiable_gradients(function, tensors, d_outputs):
-    """Returns a dict of the gradients of `function(tensors)`, which can be differentiated.
-
-    Args:
-        function: a function of a dict of tensors.
-        tensors: the dict. One of them may depend on another one: the gradients are partial.
-        d_outputs: gradient of the result.
-    """
-    import torch
-
-    copies = {name: x.view_as(x) for name, x in tensors.items()}
-    outputs = function(copies)
-    copies = {name: x for name, x in copies.items() if x.requires_grad}
-    gradients = torch.autograd.grad(outputs, list(copies.values()), d_outputs, create_graph=True)
-    return dict(zip(copies, gradients))

@@ -22,7 +22,12 @@ from typing import Any, NamedTuple
 
 from keras import backend, ops
 
-from t2t_relpos._backend import accumulation_dtype, records_gradients
+from t2t_relpos._backend import (
+    accumulation_dtype,
+    custom_gradient,
+    needs_torch_gradient,
+    torch_gradients,
+)
 from t2t_relpos.attention.blocks import (
     Block,
     key_tensors,
@@ -101,16 +106,30 @@ def _run(call, segments, *, save_weights):
                 gradients = backward(forward_call, segments, saved_results, backward_args[0])
             else:  # On PyTorch, Keras passes the arguments again.
                 backward_call = _with_tensors(call, dict(zip(tensors, backward_args)))
-                results = saved_results
-                # PyTorch does not record the forward pass. Repeat it for second derivatives.
-                if records_gradients(backward_args):
-                    results = forward(backward_call, segments, save_weights=save_weights)[1]
-                gradients = backward(backward_call, segments, results, upstream)
+                if needs_torch_gradient(backward_args, upstream):
+                    gradients = _torch_gradients(backward_call, segments, upstream)
+                else:
+                    gradients = backward(backward_call, segments, saved_results, upstream)
             return tuple(gradients.get(name) for name in tensors)
 
         return outputs, gradient
 
-    return ops.custom_gradient(attention)(*tensors.values())
+    return custom_gradient(attention, *tensors.values())
+
+
+def _torch_gradients(call, segments, d_outputs):
+    """Returns a dict of gradients on PyTorch of which there are second derivatives, and batches.
+
+    PyTorch does not record the forward pass. It is repeated.
+    """
+    tensors = {name: getattr(call, name) for name in DIFFERENTIABLE}
+
+    def outputs(tensors):
+        return forward(dataclasses.replace(call, **tensors), segments, save_weights=False)[0]
+
+    return torch_gradients(
+        outputs, {name: x for name, x in tensors.items() if x is not None}, d_outputs
+    )
 
 
 def _with_tensors(call, tensors):

@@ -619,6 +619,9 @@ _TENSORFLOW_REQUIREMENTS = (TENSORFLOW_ON_CPU, _HAS_TABLE, *BLOCK_REQUIREMENTS)
 HAS_FLASH_KERNEL = Condition(
     "PyTorch on a CPU or an NVIDIA GPU, or JAX on an NVIDIA GPU", _has_flash_kernel
 )
+_NOT_TRANSFORMED = Condition(
+    "no transform of `torch.func`", lambda call: not _backend.is_transformed_by_torch()
+)
 SUITS_FLASH_KERNEL = Condition(
     "one depth of keys and values; on a GPU a multiple of 8, and not float64; on JAX a 16-bit type "
     "and a depth that cuDNN supports",
@@ -729,6 +732,7 @@ TABLE = (
         saved_matrices=0,
         requirements=(
             HAS_FLASH_KERNEL,
+            _NOT_TRANSFORMED,
             _HAS_TABLE,
             *BLOCK_REQUIREMENTS,
             Condition("known lengths, T = S > 0, query offset 0", _is_self_attention),

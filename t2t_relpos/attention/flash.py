@@ -40,8 +40,13 @@ from typing import Any, NamedTuple
 
 from keras import backend, ops
 
-from t2t_relpos import _torch_flash
-from t2t_relpos._backend import accumulation_dtype, arange, records_gradients
+from t2t_relpos._backend import (
+    accumulation_dtype,
+    arange,
+    custom_gradient,
+    needs_torch_gradient,
+    torch_gradients,
+)
 from t2t_relpos.attention import blockwise
 from t2t_relpos.attention.blocks import matmul, softmax, transpose
 from t2t_relpos.attention.blockwise import (
@@ -82,15 +87,15 @@ def attend(call, sizes, kernel):
                 gradients = backward(forward_call, sizes, kernel, saved, backward_args[0])
             else:  # On PyTorch, Keras passes the arguments again.
                 backward_call = dataclasses.replace(call, **dict(zip(tensors, backward_args)))
-                if records_gradients(backward_args):
-                    gradients = _differentiable_gradients(backward_call, sizes, upstream)
+                if needs_torch_gradient(backward_args, upstream):
+                    gradients = _gradients_of_blocks(backward_call, sizes, upstream)
                 else:
                     gradients = backward(backward_call, sizes, kernel, saved, upstream)
             return tuple(gradients.get(name) for name in tensors)
 
         return outputs, gradient
 
-    return ops.custom_gradient(attention)(*tensors.values())
+    return custom_gradient(attention, *tensors.values())
 
 
 def _with_rows_of_ids(call):
@@ -128,10 +133,10 @@ def _key_mask(call):
     return ops.broadcast_to(mask, (ops.shape(call.query)[0], call.length_q))
 
 
-def _differentiable_gradients(call, sizes, d_outputs):
-    """Returns a dict of gradients on PyTorch that can be differentiated.
+def _gradients_of_blocks(call, sizes, d_outputs):
+    """Returns a dict of gradients on PyTorch of which there are second derivatives, and batches.
 
-    Kernels have no second derivatives. The forward pass is repeated in blocks.
+    Kernels have neither. The forward pass is repeated in blocks.
     """
     tensors = {name: getattr(call, name) for name in DIFFERENTIABLE}
     tensors = {name: x for name, x in tensors.items() if x is not None}
@@ -147,7 +152,7 @@ def _differentiable_gradients(call, sizes, d_outputs):
         block_call = dataclasses.replace(call, **tensors)
         return blockwise.attend(block_call, sizes, unrolled=False)
 
-    return _torch_flash.differentiable_gradients(outputs, tensors, d_outputs)
+    return torch_gradients(outputs, tensors, d_outputs)
 
 
 def forward(call, sizes, kernel):

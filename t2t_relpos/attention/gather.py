@@ -10,7 +10,7 @@ import math
 import keras
 from keras import ops
 
-from t2t_relpos._backend import accumulation_dtype, arange, is_portable
+from t2t_relpos._backend import accumulation_dtype, arange, is_portable, segment_sum
 from t2t_relpos.attention.masks import masked_softmax
 
 
@@ -191,10 +191,8 @@ def values_by_id(weights, table, index):
     num_rows = batch * heads * length_q
     if ops.is_tensor(num_rows):  # not an int, nor a symbolic length of JAX
         num_rows = ops.cast(num_rows, index.dtype)
-    sums = ops.segment_sum(
-        ops.reshape(weights, (-1,)),
-        ops.reshape(index, (-1,)),
-        num_segments=num_rows * (num_ids + 1),
+    sums = segment_sum(
+        ops.reshape(weights, (-1,)), ops.reshape(index, (-1,)), num_rows * (num_ids + 1)
     )
     by_id = ops.reshape(sums, (batch, heads, length_q, num_ids + 1))[..., :num_ids]
     return matmul_table(by_id, table)
