@@ -74,6 +74,17 @@ def as_tensor(x):
     return tensorflow_ops.as_tensor(x)
 
 
+def as_tensors(x, *others):
+    """Converts values to tensors as `as_tensor`, and casts all to the dtype of the first one."""
+    x = as_tensor(x)
+    others = map(as_tensor, others)
+    return [x, *(None if y is None else ops.cast(y, x.dtype) for y in others)]
+
+
+def records_gradients(tensors):
+    """Returns whether PyTorch records operations on one of the tensors for a gradient."""
+
+
 def is_transformed_by_torch():
     """Returns whether the current code runs in a transform of `torch.func`, such as `vmap`."""
     if keras.backend.backend() != "torch":

@@ -9,8 +9,6 @@ False if a version of JAX does not have them, or if they have other parameters.
 import functools
 import inspect
 
-from keras.backend import standardize_dtype
-
 DTYPES = {"float16", "bfloat16"}
 LARGEST_DEPTH, LARGEST_DEPTH_BEFORE_HOPPER = 256, 128
 BACKWARD_PARAMETERS = (
@@ -46,20 +44,21 @@ def has_kernel():
         return False
 
 
-def supports(query, value, depth):
-    """Returns whether the kernel accepts queries `[B, N, T, H]` and values `[B, N, T, Hv]`.
+def largest_depth():
+    """Returns the largest depth that the kernel supports on the GPU."""
+    is_hopper = _cudnn().check_compute_capability("9.0")
+    return LARGEST_DEPTH if is_hopper else LARGEST_DEPTH_BEFORE_HOPPER
+
+
+def supports(dtype, depth, largest_depth):
+    """Returns whether the kernel accepts tensors of a dtype and a depth.
 
     Args:
-        query: queries.
-        value: values.
-        depth: H, or more with features for masks.
+        dtype: name of the dtype of queries, keys and values.
+        depth: their H, or more with features for masks.
+        largest_depth: the result of `largest_depth`, or that of another GPU.
     """
-    dtypes = {standardize_dtype(x.dtype) for x in (query, value)}
-    is_hopper = _cudnn().check_compute_capability("9.0")
-    largest = LARGEST_DEPTH if is_hopper else LARGEST_DEPTH_BEFORE_HOPPER
-    has_one_depth = query.shape[-1] == value.shape[-1]
-    is_supported = len(dtypes) == 1 and dtypes <= DTYPES and has_one_depth
-    return is_supported and depth % 8 == 0 and depth <= largest
+    return dtype in DTYPES and depth % 8 == 0 and depth <= largest_depth
 
 
 def has_masks(query, depth):

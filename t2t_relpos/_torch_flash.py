@@ -18,18 +18,23 @@ def has_kernel(device):
     return device.type in ("cpu", "meta") or (device.type == "cuda" and torch.version.hip is None)
 
 
-def supports(query, value):
-    """Returns whether the kernels accept queries `[B, N, T, H]` and values `[B, N, T, Hv]`."""
-    import torch
+def supports(dtype, depth, device):
+    """Returns whether the kernels accept tensors of a dtype and a depth.
 
-    dtypes, depth = [torch.float32, torch.float16, torch.bfloat16], query.shape[-1]
-    if query.device.type != "cuda":
-        dtypes.append(torch.float64)
+    Args:
+        dtype: name of the dtype of queries, keys and values.
+        depth: their H.
+        device: their device, or "cpu" or "cuda" for that of another machine. Its GPU is then of the
+            architecture Ampere or later.
+    """
+    is_name, dtypes = isinstance(device, str), ["float32", "float16", "bfloat16"]
+    if (device if is_name else device.type) != "cuda":
+        dtypes.append("float64")
     elif depth % 8:
         return False
-    elif not _is_recent(query.device):
-        dtypes.remove(torch.bfloat16)
-    return query.dtype == value.dtype and query.dtype in dtypes and depth == value.shape[-1]
+    elif not (is_name or _is_recent(device)):
+        dtypes.remove("bfloat16")
+    return dtype in dtypes
 
 
 def _is_recent(device):

@@ -453,10 +453,7 @@ class RelativeMultiHeadAttention(AttentionBase):
         Returns:
             (outputs `[B, N, T, Hv]`, weights `[B, N, T, S]`, or None without `return_weights`).
         """
-        # `attend_with_cache` bypasses Keras's `__call__`, so variables are not cast to the compute
-        # dtype.
-        tables = (None if t is None else ops.cast(t, query.dtype) for t in self.clipped_tables())
-        return attend(query, key, value, *tables, **kwargs)
+        return attend(query, key, value, *self.clipped_tables(), **kwargs)
 
     def _rematerialize(self, training):
         """Returns the argument `rematerialize` of `attend`. False allows saving weights."""

@@ -154,7 +154,9 @@ def test_shapes_of_the_kernel_of_jax(length, monkeypatch):
     monkeypatch.setattr(module, "check_compute_capability", lambda capability: True)
     assert _jax_flash.has_kernel()
     x = jax.ShapeDtypeStruct((2, 3, length, 8), "bfloat16")
-    assert _jax_flash.supports(x, x, 256) and not _jax_flash.supports(x, x, 264)
+    largest = _jax_flash.largest_depth()
+    assert _jax_flash.supports("bfloat16", 256, largest)
+    assert not _jax_flash.supports("bfloat16", 264, largest)
 
     def compute(query, key, value, d_outputs):
         results = _jax_flash.forward(query, key, value, None)
@@ -232,7 +234,7 @@ class TestKernels:
 
     def test_requirements(self, draw):
         def unmet(*tensors, **options):
-            call = dispatch.AttentionCall(
+            call = dispatch.AttentionCall.from_arguments(
                 19, 19, 2, **dict(zip(TENSORS, map(ops.convert_to_tensor, tensors))), **options
             )
             condition, _ = dispatch._by_name("flash").match(call)
