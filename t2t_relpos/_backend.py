@@ -81,10 +81,6 @@ def as_tensors(x, *others):
     return [x, *(None if y is None else ops.cast(y, x.dtype) for y in others)]
 
 
-def records_gradients(tensors):
-    """Returns whether PyTorch records operations on one of the tensors for a gradient."""
-
-
 def is_transformed_by_torch():
     """Returns whether the current code runs in a transform of `torch.func`, such as `vmap`."""
     if keras.backend.backend() != "torch":
