@@ -67,6 +67,13 @@ def encode_lines(lines, characters, max_length):
     return ids
 
 
+def report_step(batch, logs):
+    """Prints the mean loss, after the first step and after every 100 steps."""
+    step = batch + 1
+    if step == 1 or step % 100 == 0:
+        print(f"step {step}/{FLAGS.steps}: loss {logs['loss']:.4f}", flush=True)
+
+
 def main(argv):
     if len(argv) != 2:
         sys.exit("examples.causal_lm: Expected the path of a text file.")
@@ -89,13 +96,15 @@ def main(argv):
         jit_compile=False,
     )
     batches = ids[rows]
+    print(f"Training on {len(lines)} lines. Compiling the first step.", flush=True)
     model.fit(
         batches,
         batches,
         sample_weight=(batches != 0).astype("float32"),
         batch_size=FLAGS.batch_size,
         shuffle=False,
-        verbose=2,
+        verbose=0,
+        callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=report_step)],
     )
     prompt = np.array([characters.encode(FLAGS.prompt)] * 3, "int32")
     outputs = model.generate(prompt, TopPSampler(p=0.9, seed=FLAGS.seed), FLAGS.max_length)

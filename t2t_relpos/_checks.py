@@ -5,6 +5,8 @@ import numbers
 import keras
 import numpy as np
 
+from t2t_relpos import backend
+
 LARGEST_POSITION = 2**31 - 1
 
 
@@ -31,17 +33,27 @@ def max_relative_position(value):
 
 
 def rate(value, name):
-    """Returns `value`. Raises ValueError if it is not a probability below 1."""
+    """Returns `value` as a Python number. Raises ValueError if it is not a probability below 1."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < 1:
         raise ValueError(
             f"Expected `{name}` to be at least 0 and below 1. Received: {name}={value!r}"
         )
-    return value
+    return plain(value)
 
 
 def is_integer(value):
     """Returns whether a value is an integer of Python or NumPy, and not a bool."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def is_count(value):
+    """Returns whether a value is an integer of at least 0."""
+    return is_integer(value) and value >= 0
+
+
+def plain(value):
+    """Returns a NumPy scalar as a Python number, a JSON type, and other values unchanged."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def differ(size, other):
@@ -197,10 +209,9 @@ def boolean(mask, name):
 def known_range(values):
     """Returns (smallest, largest value), or (None, None) for unknown values or an empty tensor.
 
-    Values on an accelerator of PyTorch are unknown: to read them, the host would wait for all
-    operations before.
+    All checks of values use this function.
     """
-    if _is_on_torch_accelerator(values):
+    if not backend.can_be_read(getattr(values, "value", values)):
         return None, None
     try:
         values = keras.ops.convert_to_numpy(values)
@@ -208,11 +219,6 @@ def known_range(values):
         return None, None
     # As Python numbers, whose sums do not overflow.
     return (values.min().item(), values.max().item()) if values.size else (None, None)
-
-
-def _is_on_torch_accelerator(values):
-    device = getattr(getattr(values, "value", values), "device", None)
-    return getattr(device, "type", "cpu") not in ("cpu", "meta")
 
 
 def in_range(values, name, low, high, advice=""):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import gc
 import os
 from typing import NamedTuple
 
@@ -162,3 +163,12 @@ def eager_searches(monkeypatch):
             return search
 
         monkeypatch.setattr(generation, "compile_function", leave)
+
+
+@pytest.fixture
+def frozen_objects():
+    """Hides the objects of other tests from the garbage collector: `quantize` calls it often."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()

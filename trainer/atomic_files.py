@@ -34,17 +34,21 @@ def atomic_file(path: str | os.PathLike) -> Iterator[Path]:
     """Replaces the file `path` atomically when the block ends without an error.
 
     A link is followed, and a replaced file keeps its mode and owner. If `path` is a stream, the
-    content is written to it when the block ends.
+    content is written to it when the block ends, unless its reader has exited.
 
     Yields:
         A temporary path to write to, with the same name, in a temporary directory.
     """
-    with _naming(path):
+    with naming(path):
         if is_stream(path):
             with tempfile.TemporaryDirectory(prefix=_TEMPORARY) as directory:
                 temporary = Path(directory) / Path(path).name
                 yield temporary
-                with open(temporary, "rb") as file, _open_stream(path) as stream:
+                with (
+                    contextlib.suppress(BrokenPipeError),
+                    open(temporary, "rb") as file,
+                    _open_stream(path) as stream,
+                ):
                     shutil.copyfileobj(file, stream)
         else:
             target = _follow_links(path)
@@ -63,19 +67,19 @@ def output_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
     """
     # Errors that the block raises may be those of other files: only writes are named.
     if is_stream(path):
-        with _naming(path):
+        with naming(path):
             stream = _open_stream(path)
         with stream:
             yield stream
         return
     with contextlib.ExitStack() as stack:
-        with _naming(path):
+        with naming(path):
             target = _follow_links(path)
             temporary = stack.enter_context(_temporary_directory(target)) / target.name
             opened = io.BufferedWriter(_NamedFile(temporary, path))
         with opened:
             yield opened
-        with _naming(path):
+        with naming(path):
             flush(temporary)
             _replace_file(temporary, target)
 
@@ -88,7 +92,7 @@ class _NamedFile(io.FileIO):
         self._path = path
 
     def write(self, data):
-        with _naming(self._path):
+        with naming(self._path):
             return super().write(data)
 
 
@@ -108,7 +112,7 @@ def atomic_directory(path: str | os.PathLike) -> Iterator[Path]:
     Yields:
         An empty temporary directory next to the final one. Missing parents are created.
     """
-    with _naming(path):
+    with naming(path):
         target = _follow_links(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         with _temporary_directory(target) as temporary:
@@ -197,7 +201,7 @@ def _copy_mode(source, target):
 
 
 @contextlib.contextmanager
-def _naming(path):
+def naming(path):
     """Names `path` in OSErrors that name a temporary file or no file."""
     try:
         yield
@@ -221,7 +225,7 @@ def _temporary_directory(path):
 
 def check_writable(path: str | os.PathLike):
     """Raises OSError if a file can't be written. The file is not changed, and no pipe is opened."""
-    with _naming(path):
+    with naming(path):
         if os.path.isdir(path):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if os.path.exists(path) and not os.access(path, os.W_OK):
@@ -234,7 +238,7 @@ def check_writable(path: str | os.PathLike):
 def remove_directory(path: str | os.PathLike):
     """Renames a directory, then removes it, so that no reader sees a partly removed directory."""
     path = Path(path)
-    with _naming(path), _temporary_directory(path) as temporary:
+    with naming(path), _temporary_directory(path) as temporary:
         path.rename(temporary / path.name)
 
 

@@ -27,6 +27,8 @@ from trainer.serving.translation_settings import TranslationSettings
 # Limits the size of the page, which is 90 MB for a base model with 128 tokens per sentence.
 MAX_LENGTH = 128
 _MAX_LABEL_LENGTH = 12
+# Pixels for the titles of the first row and, above them, Plotly's mode bar.
+_TOP_MARGIN = 60
 # The decoder's first input.
 _GO = "<go>"
 # Prevents the browser from loading anything. All scripts are inline.
@@ -221,7 +223,7 @@ def _draw_maps(quantity, maps, axes, steps, titles, *, columns, **colors):
         facet_col_spacing=0.25 / columns,
         labels={"x": axes.key_title, "y": axes.query_title, "color": quantity},
         aspect="auto",
-        height=rows * height + 140,
+        height=rows * height + 110 + _TOP_MARGIN,
         **colors,
     )
     _set_titles(figure, titles)
@@ -241,7 +243,7 @@ def _draw_maps(quantity, maps, axes, steps, titles, *, columns, **colors):
     figure.layout.updatemenus = ()
     for frame in figure.frames:
         frame.layout = None
-    return figure.update_layout(plot_bgcolor="lightgray", margin={"t": 30, "b": 220})
+    return figure.update_layout(plot_bgcolor="lightgray", margin={"t": _TOP_MARGIN, "b": 220})
 
 
 def _set_titles(figure, titles):

@@ -11,7 +11,7 @@ from absl import flags
 
 from trainer import setting_flags
 from trainer.metrics import DEFAULT_TOKENIZER, check_bleu_tokenize
-from trainer.recipes import recipe_of
+from trainer.recipes import RECIPES, recipe_of
 from trainer.setting_flags import setting
 
 # The flags belong to the program that defines them, so that its --help lists them.
@@ -25,6 +25,10 @@ ARCHITECTURE_SETTINGS = (*DROPOUT_SETTINGS, "position", *RELATIVE_SETTINGS)
 TEXT_FILES = ("train_source", "train_target", "dev_source", "dev_target")
 _RECIPE = " Default: the recipe's value."
 _PRESET = " Default: the preset's value."
+_INTERVAL = (
+    " --checkpoint_every and --checkpoint_minutes replace both intervals of the recipe; with both, "
+    "the first that is due counts."
+)
 # The positions of t2t_relpos.models.config that a Transformer supports. Importing them would import
 # TensorFlow.
 POSITIONS = (
@@ -61,7 +65,9 @@ class RunConfig:
     (1024, 2000)
     """
 
-    preset: str | None = setting("Name of an architecture and its training recipe.")
+    preset: str | None = setting(
+        f"Name of an architecture and its training recipe: {', '.join(RECIPES)}."
+    )
     model_dir: str | None = setting(
         "Directory of the model. Created, or resumed if it exists.", fixed=False
     )
@@ -202,16 +208,17 @@ class RunConfig:
         "Clip gradients to this global norm. Default: no clipping.", above=0.0
     )
     checkpoint_every: int | None = setting(
-        "Updates between checkpoints." + _RECIPE, at_least=1, fixed=False
+        "Updates between checkpoints." + _INTERVAL, at_least=1, fixed=False
     )
     checkpoint_minutes: float | None = setting(
-        "Maximum number of minutes between checkpoints." + _RECIPE, above=0.0, fixed=False
+        "Maximum number of minutes between checkpoints." + _INTERVAL, above=0.0, fixed=False
     )
     keep_checkpoints: int | None = setting(
         "Number of latest checkpoints to keep." + _RECIPE, at_least=1, fixed=False
     )
     evaluate_every: int | None = setting(
-        "Updates between evaluations on the dev set. Default: --checkpoint_every, or 1000.",
+        "Updates between evaluations on the dev set. Default: --checkpoint_every, or the recipe's, "
+        "or 1000.",
         at_least=1,
         fixed=False,
     )

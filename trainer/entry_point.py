@@ -6,7 +6,9 @@ that import neither TensorFlow nor Keras. All other modules are imported inside 
 
 import contextlib
 import ctypes
+import difflib
 import errno
+import importlib
 import logging
 import os
 import runpy
@@ -38,6 +40,47 @@ _TOP_PAD = 64 << 20
 _NEVER = 2**31 - 1
 
 
+# The programs `python -m trainer.NAME`.
+PROGRAMS = (
+    *("train", "evaluate", "export", "translate", "visualize"),
+    *("average", "export_ctranslate2", "import_t2t"),
+)
+_MAKE_EXPORT = (
+    "The program reads an exported model: run `python -m trainer.export --model_dir=...`, then "
+    "give --saved_model=saved_models/NAME."
+)
+_COPY_CHECKPOINT = (
+    "The program reads model.keras. Write the checkpoint to a new model directory, `python -m "
+    "trainer.average --model_dir=... --steps=... --output_dir=...`, then give that directory."
+)
+_READS_MODEL_DIR = "The program reads a model directory: give the exported one as --model_dir."
+# What to do instead of giving a flag that a program does not have, by flag and program.
+_REMEDIES = {
+    "model_dir": {"translate": _MAKE_EXPORT},
+    "saved_model": {
+        "train": "The program starts from a model directory: give the exported one as --init_from.",
+        "export": _READS_MODEL_DIR,
+        "visualize": _READS_MODEL_DIR,
+        "average": _READS_MODEL_DIR,
+        "export_ctranslate2": _READS_MODEL_DIR,
+    },
+    "checkpoint": {
+        "train": "Give a model directory as --init_from.",
+        "export": _COPY_CHECKPOINT,
+        "translate": _MAKE_EXPORT,
+        "average": "Give the step as --steps.",
+        "export_ctranslate2": _COPY_CHECKPOINT,
+    },
+    "source": {"translate": "Give the text as --input."},
+    "input": {"evaluate": "Give the text as --source, and its translation as --target."},
+    "output_dir": {
+        "train": "Give the directory as --model_dir.",
+        "export": "Give the folder as --export_dir.",
+        "import_t2t": "Give the directory as --model_dir.",
+    },
+}
+
+
 def define_flag(
     values: flags.FlagValues, name: str, flag_type: type, help: str, default=None, **options
 ):
@@ -52,6 +95,47 @@ def define_flag(
         _DEFINE[flag_type](name, default, help, flag_values=values, **options)
 
 
+def parse_flags(argv: list[str]) -> list[str]:
+    """Parses the command line of a program, for `app.run`.
+
+    Returns:
+        The command line without its flags.
+
+    Raises:
+        SystemExit: with a message, if a flag is unknown or invalid.
+    """
+    streams.prepare()
+    # The reader of `--help` may exit early.
+    with streams.as_results():
+        try:
+            return flags.FLAGS(argv)
+        except flags.UnrecognizedFlagError as error:
+            sys.exit(_describe_unknown(error.flagname, argv))
+        except flags.Error:
+            return app.parse_flags_with_usage(argv)  # Prints the error.
+
+
+def _describe_unknown(flag, argv):
+    """Returns the error of a flag that a program does not have."""
+    program = Path(argv[0]).stem
+    own = [own.name for own in flags.FLAGS.get_flags_for_module(argv[0])]
+    similar = difflib.get_close_matches(flag, own, n=1, cutoff=0.7)
+    others = [name for name in PROGRAMS if flag in _flags_of(name)]
+    remedy = _REMEDIES.get(flag, {}).get(program)
+    if remedy is None:
+        remedy = f"It is a flag of {', '.join(others)}. " if others else ""
+        remedy += f"Did you mean --{similar[0]}?" if similar else "Flags are listed by --help."
+    return f"trainer.{program}: Expected flags of trainer.{program}. Received: --{flag}. {remedy}"
+
+
+def _flags_of(program):
+    """Returns the names of a program's flags, or none if its requirements are not installed."""
+    values = flags.FlagValues()
+    with contextlib.suppress(ImportError):
+        importlib.import_module(f"trainer.{program}").define_flags(values)
+    return {*values}
+
+
 def run(
     name: str,
     program: Callable[[flags.FlagValues], None],
@@ -60,8 +144,8 @@ def run(
 ):
     """Imports TensorFlow and runs a program, with `errors_as_exit_codes`.
 
-    If the reader of the output has exited, the program ends without an error. A standard error that
-    can't be written is ignored.
+    The program completes its files although its lines can't be printed: see `printing_results`. A
+    standard error that can't be written is ignored.
 
     Args:
         name: name of the program, such as `trainer.export`.
@@ -71,14 +155,31 @@ def run(
     """
     reject_arguments(argv)
     streams.prepare()
-    with streams.as_logs("stderr"):
-        try:
-            with errors_as_exit_codes(name), contextlib.suppress(BrokenPipeError):
-                import_tensorflow()
-                program(values)
-                sys.stdout.flush()
-        finally:
-            streams.flush_or_discard(sys.stdout)
+    with streams.as_logs("stderr"), printing_results(name):
+        # An output of `translate` whose reader has exited is no error.
+        with errors_as_exit_codes(name), contextlib.suppress(BrokenPipeError):
+            import_tensorflow()
+            program(values)
+
+
+@contextlib.contextmanager
+def printing_results(name: str) -> Iterator[None]:
+    """Runs the block to its end, although the standard output can't be written.
+
+    If its reader has exited, lines are dropped. After other errors, lines go to the standard error,
+    and the program ends with one line there and the exit code 1.
+
+    Args:
+        name: name of the program, such as `trainer.export`.
+    """
+    with streams.as_results() as results:
+        yield
+    if results.has_failed:
+        reason = getattr(results.error, "strerror", None) or results.error
+        sys.exit(
+            f"{name}: Expected the standard output to be writable. Received: {reason}. The program "
+            "has completed, and its output is above, on the standard error."
+        )
 
 
 @contextlib.contextmanager
@@ -115,6 +216,8 @@ def _describe(error, remedy):
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         remedy = f". {remedy}" if remedy else ", then run the same command again."
         remedy = f"Free space{remedy}"
+    elif error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR):
+        remedy = "Check the path."
     message = f"Expected a file that can be read or written. Received: {received}. {remedy}"
     return message.rstrip()
 

@@ -225,10 +225,9 @@ def _run(values):
                 "input length of the model.",
                 file=sys.stderr,
             )
-        try:
-            print(f"{label} BLEU = {result.score.value:.2f}", flush=True)
-        finally:  # Translations must not be lost if BLEU can't be printed, and vice versa.
-            _write_output(values.output, result.hypotheses)
+        # Before the translations, which may not be writable.
+        print(f"{label} BLEU = {result.score.value:.2f}", flush=True)
+        _write_output(values.output, result.hypotheses)
     print(result.score.signature)
     for label, result in results.items():
         for name in values.metrics:
@@ -243,4 +242,4 @@ main = functools.partial(entry_point.run, "trainer.evaluate", _run)
 if __name__ == "__main__":
     entry_point.keep_freed_memory()
     define_flags()
-    app.run(main)
+    app.run(main, flags_parser=entry_point.parse_flags)

@@ -147,4 +147,4 @@ main = functools.partial(entry_point.run, "trainer.export", _run)
 if __name__ == "__main__":
     define_flags()
     logging.set_verbosity(logging.WARNING)
-    app.run(main)
+    app.run(main, flags_parser=entry_point.parse_flags)

@@ -308,4 +308,4 @@ main = functools.partial(entry_point.run, "trainer.import_t2t", _run)
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    app.run(main, flags_parser=entry_point.parse_flags)

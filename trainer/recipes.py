@@ -57,11 +57,12 @@ RECIPES = {
 }
 
 DEFAULTS = {"keep_checkpoints": 5}
+_INTERVALS = ("checkpoint_every", "checkpoint_minutes")
 # Used if neither the settings nor the recipe have a checkpoint interval.
 CHECKPOINT_EVERY = 1000
 # Settings that `init_from` inherits. The vocabulary size is that of the model.
 _REQUIRED = tuple(name for name in RECIPES["transformer_base"] if name != "vocab_size")
-_OPTIONAL = ("device_tokens", "checkpoint_minutes", "checkpoint_every", "keep_checkpoints")
+_OPTIONAL = ("device_tokens", *_INTERVALS, "keep_checkpoints")
 
 
 def recipe_of(config) -> dict:
@@ -73,12 +74,13 @@ def recipe_of(config) -> dict:
     """
     chosen = _preset_recipe(config) if config.init_from is None else _inherited_recipe(config)
     recipe = {"data": "files"} | DEFAULTS | chosen
-    if config.checkpoint_minutes is not None:
-        recipe.pop("checkpoint_every", None)
+    every = config.checkpoint_every or recipe.get("checkpoint_every", CHECKPOINT_EVERY)
+    # A given interval replaces both intervals of the recipe.
+    if any(getattr(config, name) is not None for name in _INTERVALS):
+        recipe = {name: value for name, value in recipe.items() if name not in _INTERVALS}
     elif "checkpoint_minutes" not in recipe:
-        recipe.setdefault("checkpoint_every", CHECKPOINT_EVERY)
-    every = recipe.get("checkpoint_every", CHECKPOINT_EVERY)
-    return recipe | {"evaluate_every": config.checkpoint_every or every}
+        recipe["checkpoint_every"] = every
+    return recipe | {"evaluate_every": every}
 
 
 def _preset_recipe(config):

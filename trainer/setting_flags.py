@@ -11,6 +11,7 @@ from trainer.entry_point import define_flag
 # The flags belong to the program that defines them, so that its --help lists them.
 flags.disclaim_key_flags()
 _LIMITS = ("at_least", "above", "below", "choices")
+_LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
 
 
 def setting(help, default=None, at_least=None, above=None, below=None, choices=None, *, fixed=True):
@@ -47,7 +48,7 @@ def check(settings):
     """Checks the type and the range of every field.
 
     Raises:
-        ValueError: if a value has the wrong type or is out of range.
+        ValueError: if a value has the wrong type, is out of range, or is infinite or NaN.
     """
     for field in dataclasses.fields(settings):
         _check_type(field, getattr(settings, field.name))
@@ -86,3 +87,7 @@ def _check_range(field, value):
         raise ValueError(f"Expected {field.name} to be above {above}. Received: {value}.")
     if below is not None and not value < below:
         raise ValueError(f"Expected {field.name} to be below {below}. Received: {value}.")
+    if _required_type(field) is float and not abs(value) <= _LARGEST_FLOAT32:
+        raise ValueError(
+            f"Expected {field.name} to be a number that is finite in float32. Received: {value}."
+        )

@@ -1,7 +1,8 @@
 """The streams of a program: files and pipes of text, and the standard streams.
 
 Messages for users are a log. If they can't be printed, for example because the reader of a pipe has
-gone or the disk is full, the program continues.
+gone or the disk is full, the program continues. So it does if results can't be printed. Those that
+the disk has no space for are written to the standard error.
 """
 
 import contextlib
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import BinaryIO, TextIO
 
 from trainer import atomic_files
-from trainer.data.text_files import check_format, open_text, read_lines
+from trainer.data.text_files import check_exists, check_format, open_text, read_lines
 
 _NAMES = {
     "stdin": "the standard input",
@@ -89,6 +90,62 @@ class Log:
                 )
 
 
+class Results(Log):
+    """The standard output of results. Lines that can't be written go to the standard error.
+
+    They are dropped if the reader of a pipe has exited.
+
+    Args:
+        stream: the stream.
+
+    Attributes:
+        error: the first error of the stream, or None.
+    """
+
+    def __init__(self, stream: TextIO):
+        super().__init__(stream, _NAMES["stdout"])
+        self.error = None
+        self._unwritten = ""
+
+    def write(self, text: str) -> int:
+        """Writes text, and flushes it at the end of a line."""
+        self._unwritten += text
+        if "\n" in text:
+            self.flush()
+        return len(text)
+
+    def flush(self):
+        """Flushes the stream, or writes its text to the standard error."""
+        text, self._unwritten = self._unwritten, ""
+        if self.error is None:
+            try:
+                self._stream.write(text)
+                self._stream.flush()
+            except (OSError, ValueError) as error:  # ValueError: the stream is closed.
+                self.error = error
+        if self.has_failed:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the stream can't be written, although its reader has not exited."""
+        return self.error is not None and not isinstance(self.error, BrokenPipeError)
+
+
+@contextlib.contextmanager
+def as_results() -> Iterator[Results]:
+    """Replaces `sys.stdout` by a `Results` while the block runs."""
+    stream, results = sys.stdout, Results(sys.stdout)
+    sys.stdout = results
+    try:
+        yield results
+    finally:
+        results.flush()
+        sys.stdout = stream
+        flush_or_discard(stream)
+
+
 @contextlib.contextmanager
 def as_logs(*names: str) -> Iterator[None]:
     """Replaces `sys.stdout`, `sys.stderr` or both by a `Log` while the block runs.
@@ -121,10 +178,15 @@ def flush_or_discard(stream: TextIO):
 
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[BinaryIO]:
-    """Opens a file for reading, or the standard input for `-`. Decompresses gzip files."""
+    """Opens a file for reading, or the standard input for `-`. Decompresses gzip files.
+
+    Raises:
+        ValueError: if the file does not exist.
+    """
     if path == STANDARD:
         yield sys.stdin.buffer
         return
+    check_exists(path)
     with open_text(path) as file:
         yield file
 
@@ -133,7 +195,11 @@ def reading(path: str) -> Iterator[BinaryIO]:
 def writing(paths: Sequence[str]) -> Iterator[list[BinaryIO]]:
     """Opens files for writing, or the standard output for `-`.
 
-    Regular files replace `paths` when the block ends without an error.
+    Regular files replace `paths` when the block ends without an error. If the reader of one of
+    several outputs has exited, the others are still written.
+
+    Raises:
+        BrokenPipeError: while a file is written, if the reader of the only output has exited.
     """
     with contextlib.ExitStack() as stack:
         files = [
@@ -142,21 +208,49 @@ def writing(paths: Sequence[str]) -> Iterator[list[BinaryIO]]:
             else stack.enter_context(atomic_files.output_file(path))
             for path in paths
         ]
+        names = [_NAMES["stdout"] if path == STANDARD else path for path in paths]
+        files = [_Output(*pair, is_only=len(paths) == 1) for pair in zip(files, names)]
         yield files
         for file in files:
             file.flush()
+
+
+class _Output:
+    """A binary file whose errors name it. See `writing`."""
+
+    def __init__(self, file, name, *, is_only):
+        self._file = file
+        self._name = name
+        self._is_only = is_only
+
+    def write(self, data):
+        self._try(self._file.write, data)
+
+    def flush(self):
+        self._try(self._file.flush)
+
+    def _try(self, operation, *arguments):
+        try:
+            with atomic_files.naming(self._name):
+                operation(*arguments)
+        except BrokenPipeError:
+            if self._is_only:
+                raise
+            flush_or_discard(self._file)
 
 
 def lines(source: BinaryIO, path: str) -> Iterator[bytes]:
     """Yields the lines of a binary stream without line ends, as training reads them.
 
     Raises:
-        ValueError: if the first line is not text.
+        ValueError: if the first two lines are not text.
     """
-    source = iter(source)
-    for first in itertools.islice(source, 1):
-        check_format(first, "the standard input" if path == STANDARD else path)
-        source = itertools.chain([first], source)
+    source, start = iter(source), b""
+    # A line is yielded before the next is read, because a program may wait for its translation.
+    for line in itertools.islice(source, 2):
+        start += line
+        check_format(start, "the standard input" if path == STANDARD else path)
+        yield from read_lines([line])
     yield from read_lines(source)
 
 

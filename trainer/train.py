@@ -67,14 +67,15 @@ def dry_run(config: RunConfig):
     """Prints the settings, batches and memory of a run without training.
 
     Raises:
-        SystemExit: with a message, if the settings, the data or the model directory are invalid.
+        SystemExit: with a message, if the settings, the data or the model directory are invalid, or
+            the standard output can't be written.
     """
-    with entry_point.errors_as_exit_codes(_NAME, remedy=_how_to_rerun):
+    errors = entry_point.errors_as_exit_codes(_NAME, remedy=_how_to_rerun)
+    with entry_point.printing_results(_NAME), errors:
         entry_point.import_tensorflow()
         from trainer.training.dry_run import forecast
 
-        with streams.as_logs("stdout"):
-            print(forecast(config))
+        print(forecast(config))
 
 
 def _how_to_rerun():
@@ -104,4 +105,4 @@ if __name__ == "__main__":
     # faster with it on the others too.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     define_flags()
-    app.run(main)
+    app.run(main, flags_parser=entry_point.parse_flags)

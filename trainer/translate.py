@@ -5,8 +5,8 @@
     python -m trainer.translate --saved_model=saved_models/NAME
 
 Line i of the output is the translation of line i of the input. Only one window of lines is held in
-memory. If the input is a terminal, the program prompts for lines. It requires only TensorFlow,
-TensorFlow Text and tqdm.
+memory. If the input is a terminal, the program prompts for lines. Bytes that are not UTF-8 are read
+as U+FFFD, with a warning. The program requires only TensorFlow, TensorFlow Text and tqdm.
 
 FILE appears when it is complete. An existing FILE is replaced. On a terminal, a progress bar shows
 the number of translated sentences. To interrupt and continue long translations, split the input,
@@ -181,10 +181,28 @@ def _check(values):
             atomic_files.check_writable(path)
 
 
+def _warn_of_invalid_bytes(lines):
+    """Yields lines. Warns of the first one that is not UTF-8, and at the end of their number."""
+    count = 0
+    for number, line in enumerate(lines, start=1):
+        try:
+            line.decode()
+        except UnicodeDecodeError as error:
+            count += 1
+            if count == 1:
+                received = f"invalid bytes {line[error.start : error.end]!r} in line {number}"
+                warning = f"warning: expected UTF-8 text. Received: {received}, read as U+FFFD."
+                tqdm.write(warning, file=sys.stderr)
+        yield line
+    if count > 1:
+        tqdm.write(f"warning: {count:,} lines are not UTF-8 text.", file=sys.stderr)
+
+
 def _translate_stream(values, source, call):
     """Translates a file or a pipe, or lines typed at a terminal."""
     is_typed = source.isatty()
     lines = streams.typed_lines() if is_typed else streams.lines(source, values.input)
+    lines = _warn_of_invalid_bytes(lines)
     window = 1 if is_typed else values.window
     formatters = _line_formatters(values)
     with streams.writing([values[name].value for name in formatters]) as files:
@@ -227,4 +245,4 @@ main = functools.partial(entry_point.run, "trainer.translate", _run)
 if __name__ == "__main__":
     entry_point.keep_freed_memory()
     define_flags()
-    app.run(main)
+    app.run(main, flags_parser=entry_point.parse_flags)

@@ -3,15 +3,13 @@
 Decoding steps of `generate` use `t2t_relpos.models.folded.cached_attention` instead.
 """
 
-import numpy as np
 from keras import ops
 
 from t2t_relpos import _checks
 from t2t_relpos.attention import dispatch
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.masks import combine_masks
-from t2t_relpos.attention.relative_ids import as_positions
-from t2t_relpos.backend import as_tensor
+from t2t_relpos.backend import as_tensor, as_tensors
 
 
 def attend(
@@ -36,7 +34,7 @@ def attend(
     """Returns attention whose scores and outputs also depend on relative positions.
 
     `softmax(q·kᵀ + q·a^Kᵀ)·(v + a^V)`, where `a[i, j]` is row `clip(j - i, -K, K) + K` of a table.
-    Scores are not scaled: scale `query`.
+    Scores are not scaled: scale `query`. Keys, values and tables are cast to the dtype of `query`.
 
     Args:
         query: `[B, N, T, H]`.
@@ -66,12 +64,12 @@ def attend(
 
     Returns:
         (outputs `[B, N, T, Hv]`, weights before dropout `[B, N, T, S]`, or None if not
-        `return_weights`).
+        `return_weights`), in the dtype of `query`.
 
     Raises:
-        ValueError: if a mask is of a float dtype, `query_offset` or `relative_ids` are not
-            integers, `sliding_window` is not a positive integer, tables have the wrong shape, or no
-            implementation meets the request.
+        ValueError: if `query` is not of a floating-point dtype, a mask is of a float dtype,
+            `query_offset` or `relative_ids` are not integers, `sliding_window` is not a positive
+            integer, tables have the wrong shape, or no implementation meets the request.
 
     Reference: Shaw et al. 2018, equations 3 and 4; t2t `dot_product_attention_relative`.
 
@@ -86,22 +84,21 @@ def attend(
     [2.0, 2.0, 2.0, 2.0]
     """
     names = "query", "key", "value", "key_table", "value_table", "mask", "key_mask", "relative_ids"
-    tensors = query, key, value, key_table, value_table, mask, key_mask, relative_ids
-    tensors = dict(zip(names, map(as_tensor, tensors), strict=True))
+    tensors = as_tensors(query, key, value, key_table, value_table)
+    tensors += [as_tensor(mask), as_tensor(key_mask), as_tensor(relative_ids)]
+    tensors = dict(zip(names, tensors, strict=True))
     query_mask = as_tensor(query_mask)
     tensors["mask"] = combine_masks(tensors["mask"])
     _check(tensors, query_mask)
     lengths = ops.shape(tensors["query"])[2], ops.shape(tensors["key"])[2]
-    query_offset = _query_offset(query_offset, lengths)
     ids = tensors["relative_ids"]
     seeded_dropout = dropout is None or isinstance(dropout, AttentionDropout)
-    call = dispatch.AttentionCall(
+    call = dispatch.AttentionCall.from_arguments(
         *lengths,
         _max_relative_position(tensors),
         causal=causal,
         query_offset=query_offset,
-        sliding_window=_sliding_window(sliding_window),
-        offset_per_entry=len(getattr(query_offset, "shape", ())) == 1,
+        sliding_window=sliding_window,
         ids_rank=None if ids is None else len(ids.shape),
         return_weights=return_weights,
         rematerialize=rematerialize,
@@ -124,7 +121,8 @@ def _check(tensors, query_mask):
     """Raises ValueError if the tensors of a call have unsupported dtypes or shapes."""
     for name, mask in (("key_mask", tensors["key_mask"]), ("query_mask", query_mask)):
         _checks.boolean(mask, name)
-    ids, sizes = tensors["relative_ids"], {"N": tensors["query"].shape[1]}
+    sizes = _checks.check(tensors["query"], "query", "B N T H", "float")
+    ids, sizes = tensors["relative_ids"], {"N": sizes.get("N")}
     for name, depth in (("key_table", "H"), ("value_table", "Hv")):
         shapes = f"R {depth} | N R {depth}"
         sizes = _checks.check(tensors[name], name, shapes, sizes=sizes, advice=_TABLE_ADVICE)
@@ -142,38 +140,6 @@ def _check(tensors, query_mask):
         _checks.in_range(ids, "`relative_ids`", 0, rows, "They are the rows of the tables.")
 
 
-# All pairs at this distance are clipped, and its sum with any length fits into int32.
-_FARTHEST = 2**30
-
-
-def _query_offset(query_offset, lengths):
-    """Returns the query offset of a call: an int if its value is known, otherwise an int32 tensor.
-
-    Offsets of more than `_FARTHEST` are replaced by it. The results are the same.
-
-    Args:
-        query_offset: an int, a NumPy integer, a tensor, a variable, or None for `S - T`.
-        lengths: (T, S).
-    """
-    _checks.query_offset(query_offset)
-    if query_offset is None:
-        length_q, length_k = lengths
-        return length_k - length_q
-    if isinstance(query_offset, (int, np.integer)):
-        return max(-_FARTHEST, min(_FARTHEST, int(query_offset)))
-    if not hasattr(query_offset, "shape"):  # a symbolic length of JAX
-        return query_offset
-    offset = as_positions(as_tensor(query_offset), "query_offset")
-    return ops.clip(offset, -_FARTHEST, _FARTHEST)
-
-
-def _sliding_window(window):
-    """Returns the sliding window of a call, or None. Sums of twice the window fit into int32."""
-    if window is None:
-        return None
-    return min(_checks.positive_int(window, "sliding_window"), _FARTHEST // 2)
-
-
 def _max_relative_position(tensors):
     """Returns the clipping distance K of the tables, or None without tables."""
     key_table, value_table = tensors["key_table"], tensors["value_table"]
@@ -187,7 +153,9 @@ def _run_first(candidates, call):
 
     def run():
         outputs, weights = first.implementation.attend(call)
-        return [outputs, weights] if call.return_weights else [outputs]
+        results = [outputs, weights] if call.return_weights else [outputs]
+        # `ops.matmul` of PyTorch and a dropout function may return another dtype.
+        return [ops.cast(x, call.query.dtype) for x in results]
 
     if first.condition is True:
         return run()

@@ -35,7 +35,7 @@ from t2t_relpos.attention.blocks import (
 )
 from t2t_relpos.attention.gather import matmul_table
 from t2t_relpos.attention.relative_ids import difference_rows, extend_table
-from t2t_relpos.backend import accumulation_dtype, records_gradients
+from t2t_relpos.backend import accumulation_dtype, custom_gradient
 
 
 def attend(call, sizes, *, unrolled):
@@ -96,30 +96,23 @@ def _run(call, segments, *, save_weights):
     tensors["seed"] = None if call.dropout is None else call.dropout.seed
     tensors = {name: x for name, x in tensors.items() if x is not None}
 
-    # Pass all tensors as arguments: JAX can't differentiate with respect to captured tensors.
-    def attention(*args):
-        forward_call = _with_tensors(call, dict(zip(tensors, args)))
-        outputs, saved_results = forward(forward_call, segments, save_weights=save_weights)
+    def of_call(function, **options):
+        """Returns a function of a dict of tensors, which replace those of the call."""
+        return lambda tensors, *results: function(
+            _with_tensors(call, tensors), segments, *results, **options
+        )
 
-        def gradient(*backward_args, upstream=None):
-            if upstream is None:
-                gradients = backward(forward_call, segments, saved_results, backward_args[0])
-            else:  # On PyTorch, Keras passes the arguments again.
-                backward_call = _with_tensors(call, dict(zip(tensors, backward_args)))
-                results = saved_results
-                # PyTorch does not record the forward pass. Repeat it for second derivatives.
-                if records_gradients(backward_args):
-                    results = forward(backward_call, segments, save_weights=save_weights)[1]
-                gradients = backward(backward_call, segments, results, upstream)
-            return tuple(gradients.get(name) for name in tensors)
+    def plain(tensors):
+        return forward(_with_tensors(call, tensors), segments, save_weights=False)[0]
 
-        return outputs, gradient
-
-    return ops.custom_gradient(attention)(*tensors.values())
+    return custom_gradient(
+        of_call(forward, save_weights=save_weights), of_call(backward), plain, tensors
+    )
 
 
 def _with_tensors(call, tensors):
     """Returns the call with other tensors, a dict by name."""
+    tensors = dict(tensors)
     seed = tensors.pop("seed", None)
     dropout = None if seed is None else dataclasses.replace(call.dropout, seed=seed)
     return dataclasses.replace(call, dropout=dropout, **tensors)

@@ -6,18 +6,18 @@ TPUs are estimates.
 
 import dataclasses
 import functools
-import operator
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 from keras import ops
 
-from t2t_relpos import backend
+from t2t_relpos import _checks, backend
 from t2t_relpos.attention import blockwise, flash, gather, skew
 from t2t_relpos.attention.band import Distances
 from t2t_relpos.attention.masks import causal_mask, combine_masks, key_padding_mask, window_mask
-from t2t_relpos.attention.relative_ids import relative_ids
+from t2t_relpos.attention.relative_ids import as_positions, relative_ids
 
 
 class _UnknownLength:
@@ -61,6 +61,10 @@ class AttentionCall:
         return_weights: whether all attention weights are returned.
         rematerialize: as in `attend`.
         seeded_dropout: False for a dropout that is an arbitrary function.
+        share_heads: whether the tables are for all heads.
+        dtype: name of the dtype of queries.
+        key_dim: H.
+        value_dim: Hv.
         backend: name of the Keras backend. Default: the current one.
         xla: whether XLA compiles the call. Default: as in the current graph.
         device: "cpu", "gpu" or "tpu". Default: the backend's.
@@ -92,6 +96,10 @@ class AttentionCall:
     return_weights: bool = False
     rematerialize: bool | None = None
     seeded_dropout: bool = True
+    share_heads: bool = True
+    dtype: str = dataclasses.field(default_factory=keras.config.floatx)
+    key_dim: int = 64
+    value_dim: int = 64
     backend: str = dataclasses.field(default_factory=keras.backend.backend)
     xla: bool = dataclasses.field(default_factory=lambda: backend.is_compiled_by_xla())
     device: str = dataclasses.field(default_factory=lambda: backend.device())
@@ -114,6 +122,38 @@ class AttentionCall:
                     f"Expected `{name}` to be one of {', '.join(values)}. "
                     f"Received: {getattr(self, name)!r}."
                 )
+
+    @classmethod
+    def from_arguments(cls, length_q, length_k, max_relative_position, **arguments):
+        """Returns the call of arguments that `attend` and `explain` have in common.
+
+        Dtypes and depths are those of the tensors, if there are any.
+
+        Args:
+            length_q: T.
+            length_k: S.
+            max_relative_position: K, or None.
+            **arguments: other fields. `query_offset`, `sliding_window` and `rematerialize` are as
+                in `attend`.
+
+        Raises:
+            ValueError: if one of these three has an unsupported value, or the backend or the device
+                is unknown.
+        """
+        offset = _query_offset(arguments.pop("query_offset", None), length_q, length_k)
+        has_offsets = len(getattr(offset, "shape", ())) == 1
+        if arguments.get("query") is not None:
+            arguments |= _description(**arguments)
+        return cls(
+            length_q,
+            length_k,
+            max_relative_position,
+            query_offset=offset,
+            offset_per_entry=arguments.pop("offset_per_entry", False) or has_offsets,
+            sliding_window=_sliding_window(arguments.pop("sliding_window", None)),
+            rematerialize=_rematerialize(arguments.pop("rematerialize", None)),
+            **arguments,
+        )
 
     @property
     def distances(self):
@@ -163,6 +203,55 @@ class AttentionCall:
             return self.relative_ids
         lengths = self.length_q, self.length_k
         return relative_ids(*lengths, self.distances, self.query_offset)
+
+
+def _description(query, value, key_table=None, value_table=None, **_):
+    """Returns the fields of a call that describe its tensors."""
+    return {
+        "dtype": keras.backend.standardize_dtype(query.dtype),
+        "key_dim": query.shape[-1],
+        "value_dim": value.shape[-1],
+        "share_heads": all(x is None or len(x.shape) == 2 for x in (key_table, value_table)),
+    }
+
+
+# All pairs at this distance are clipped, and its sum with any length fits into int32.
+_FARTHEST = 2**30
+
+
+def _query_offset(query_offset, length_q, length_k):
+    """Returns the query offset of a call: an int if its value is known, otherwise an int32 tensor.
+
+    Offsets of more than `_FARTHEST` are replaced by it. The results are the same.
+
+    Args:
+        query_offset: an int, a NumPy integer, a tensor, a variable, or None for `S - T`.
+        length_q: T.
+        length_k: S.
+    """
+    _checks.query_offset(query_offset)
+    if query_offset is None:
+        return length_k - length_q
+    if isinstance(query_offset, (int, np.integer)):
+        return max(-_FARTHEST, min(_FARTHEST, int(query_offset)))
+    if not hasattr(query_offset, "shape"):  # a symbolic length of JAX
+        return query_offset
+    offset = as_positions(backend.as_tensor(query_offset), "query_offset")
+    return ops.clip(offset, -_FARTHEST, _FARTHEST)
+
+
+def _sliding_window(window):
+    """Returns the sliding window of a call, or None. Sums of twice the window fit into int32."""
+    if window is None:
+        return None
+    return min(_checks.positive_int(window, "sliding_window"), _FARTHEST // 2)
+
+
+def _rematerialize(value):
+    """Returns True, False or None."""
+    if value is None or isinstance(value, (bool, np.bool_)):
+        return None if value is None else bool(value)
+    raise ValueError(f"Expected `rematerialize` to be True, False or None. Received: {value!r}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,7 +343,7 @@ class Implementation:
         run: function that computes the attention: `run(call)`, or `run(call, sizes)` if there are
             `sizes`. It returns (outputs, weights or None).
         saved_matrices: number of `[T, S]` matrices per head that are saved for the gradient. It
-            is used by the documentation only.
+            is used by `explain` and the documentation.
         requirements: conditions for correct results.
         preferences: further conditions for `select`. A call that names the row skips them.
         sizes: `GroupedBlockSizes` by direction, "bidirectional" or "causal"; or `BlockSizes` by
@@ -359,12 +448,19 @@ class Explanation:
         otherwise: with unknown lengths, the names of the implementations that the graph runs for
             lengths that fail the conditions of `chosen`, in order of preference.
         conditions: with unknown lengths, dict of the conditions on lengths, by name.
+        saved_matrices: number of matrices `[T, S]` per sequence and head that `chosen` saves for
+            the gradient. 0: memory is linear in the length.
+        skips_keys: whether `chosen` skips the keys outside of the sliding window. `S` is then the
+            number of keys that a block of queries reads. False: there is no window, or it is
+            applied as a mask, which does not save time.
     """
 
     chosen: str
     reasons: dict[str, str]
     otherwise: tuple[str, ...] = ()
     conditions: dict[str, str] = dataclasses.field(default_factory=dict)
+    saved_matrices: int = 0
+    skips_keys: bool = False
 
     def __str__(self):
         lines = []
@@ -374,28 +470,36 @@ class Explanation:
         return "\n".join([*lines, *(f"{name}: {text}" for name, text in self.reasons.items())])
 
 
-def explain(length_q, length_k=None, max_relative_position=16, **options):
+def explain(length_q, length_k=None, max_relative_position=16, *, dropout=0.0, **options):
     """Reports which implementation `attend` chooses, and why not the others.
+
+    `RelativeMultiHeadAttention.explain` passes the settings of a layer.
 
     Args:
         length_q: number of queries T. None: unknown, as in a graph that is traced for all lengths.
         length_k: number of keys S. Default: T.
         max_relative_position: clipping distance K. None: no tables.
+        dropout: rate of an `AttentionDropout`. Default: 0.0.
         **options: `causal`, `query_offset`, `sliding_window`, `return_weights` and `rematerialize`,
             as in `attend`. `offset_per_entry`: whether each batch entry has its own query offset.
             `ids_rank`: rank of `relative_ids`. `seeded_dropout`: False for a dropout function.
-            `portable`: whether to use standard operations only. `xla`: whether XLA compiles the
-            call. `backend`: name of the Keras backend. `device`: "cpu", "gpu" or "tpu". The last
-            four default to those of the current context.
+            `share_heads`: False for a table per head. `dtype`: that of queries, by default
+            `keras.config.floatx()`. `key_dim`: H, by default 64. `value_dim`: Hv, by default
+            `key_dim`. `portable`: whether to use standard operations only. `xla`: whether XLA
+            compiles the call. `backend`: name of the Keras backend. `device`: "cpu", "gpu" or
+            "tpu", in any case. The last four default to those of the current context. A GPU is one
+            of NVIDIA, of the architecture Hopper or later.
 
     Returns:
         An `Explanation`: `chosen` is the name of the implementation. `reasons` maps the names of
         the others to the reasons against them. With unknown lengths, `otherwise` names the
-        implementations for lengths that fail the `conditions` of `chosen`.
+        implementations for lengths that fail the `conditions` of `chosen`. `saved_matrices` is the
+        number of matrices `[T, S]` saved for the gradient. `skips_keys` says whether keys outside
+        of a sliding window take no time.
 
     Raises:
-        ValueError: if an option, the backend or the device is unknown, or no implementation meets
-            the call.
+        ValueError: if an argument has a value that `attend` refuses, an option, the backend or the
+            device is unknown, or no implementation meets the call.
 
     Example:
     >>> from t2t_relpos.attention import explain
@@ -413,9 +517,16 @@ def explain(length_q, length_k=None, max_relative_position=16, **options):
                 f"Expected options among {', '.join(names)}. Received: {name}. A layer with "
                 "`flash_attention=True` passes `rematerialize=True`."
             )
-    lengths = length_q, length_q if length_k is None else length_k
-    lengths = [UNKNOWN if length is None else operator.index(length) for length in lengths]
-    call = AttentionCall(*lengths, max_relative_position, **options)
+    length_k = length_q if length_k is None else length_k
+    call = AttentionCall.from_arguments(
+        _length(length_q, "length_q"),
+        _length(length_k, "length_k"),
+        None
+        if max_relative_position is None
+        else _checks.max_relative_position(max_relative_position),
+        dropout=_checks.rate(dropout, "dropout") or None,
+        **_checked_options(options),
+    )
     rows = [candidate.implementation for candidate in select(call)]
     chosen, *otherwise = [row.name for row in rows]
     unmet = {row.name: row.match(call)[0] for row in TABLE if row not in rows}
@@ -424,7 +535,46 @@ def explain(length_q, length_k=None, max_relative_position=16, **options):
         {name: f"requires {c.text}" if c else "after the chosen row" for name, c in unmet.items()},
         tuple(otherwise),
         {row.name: "; ".join(_texts_on_lengths(row, call)) for row in rows[:-1]},
+        rows[0].saved_matrices,
+        call.sliding_window is not None and rows[0].sizes is not None,
     )
+
+
+def _length(length, name):
+    """Returns a length as an int, or `UNKNOWN` for None."""
+    if length is None:
+        return UNKNOWN
+    if not _checks.is_integer(length) or length < 0:
+        raise ValueError(
+            f"Expected `{name}` to be an integer of at least 0, or None if it is unknown. "
+            f"Received: {name}={length!r}."
+        )
+    return int(length)
+
+
+def _checked_options(options):
+    """Returns the options of `explain` for an `AttentionCall`.
+
+    Raises:
+        ValueError: if one has a value that no tensors of `attend` have.
+    """
+    dtype = keras.backend.standardize_dtype(options.get("dtype"))
+    if "float" not in dtype:
+        raise ValueError(f"Expected a floating-point `dtype`. Received: {dtype}.")
+    if options.get("ids_rank") not in (None, 2, 3):
+        raise ValueError(
+            "Expected `ids_rank` to be 2 for relative ids [T, S], 3 for [B, T, S], or None. "
+            f"Received: {options['ids_rank']!r}."
+        )
+    key_dim = _checks.positive_int(options.get("key_dim", 64), "key_dim")
+    value_dim = options.get("value_dim")
+    depths = {
+        "key_dim": key_dim,
+        "value_dim": key_dim if value_dim is None else _checks.positive_int(value_dim, "value_dim"),
+    }
+    device = options.get("device")
+    devices = {"device": device.lower()} if isinstance(device, str) else {}
+    return options | depths | devices | {"dtype": dtype}
 
 
 def _texts_on_lengths(row, call):
@@ -563,18 +713,48 @@ def _is_self_attention(call):
     )
 
 
+class FlashKernel(NamedTuple):
+    """What a flash-attention kernel supports.
+
+    Args:
+        dtypes: names of dtypes.
+        multiple: depths are multiples of this.
+        largest_depth: largest depth, with the features for masks.
+    """
+
+    dtypes: tuple
+    multiple: int = 1
+    largest_depth: int = 2**30
+
+
+FLASH_KERNELS = {
+    ("torch", "cpu"): FlashKernel(("float16", "bfloat16", "float32", "float64")),
+    ("torch", "gpu"): FlashKernel(("float16", "bfloat16", "float32"), multiple=8),
+    ("jax", "gpu"): FlashKernel(("float16", "bfloat16"), multiple=8, largest_depth=256),
+}
+
+
 def _has_flash_kernel(call):
-    has_kernel = call.device in {"jax": ("gpu",), "torch": ("cpu", "gpu")}.get(call.backend, ())
     # Calls of `explain` have no tensors, and may be for another machine.
-    return has_kernel and (call.query is None or backend.flash_kernel.has_kernel(call.query))
+    is_known = call.query is not None
+    has_kernel = (call.backend, call.device) in FLASH_KERNELS
+    return has_kernel and (not is_known or backend.flash_kernel.has_kernel(call.query))
 
 
 def _suits_flash_kernel(call):
-    if call.query is None or not _has_flash_kernel(call):
+    if not _has_flash_kernel(call):
         return True
+    kernel, is_known = FLASH_KERNELS[call.backend, call.device], call.query is not None
     is_masked = call.mask is not None or call.key_mask is not None
-    depth = call.query.shape[-1] + is_masked * flash.MASK_FEATURES
-    return backend.flash_kernel.supports(call.query, call.value, depth)
+    depth = call.key_dim + is_masked * flash.MASK_FEATURES
+    return (
+        call.key_dim == call.value_dim
+        and call.dtype in kernel.dtypes
+        and depth % kernel.multiple == 0
+        and depth <= kernel.largest_depth
+        # The GPU of this process may be an older one.
+        and (not is_known or backend.flash_kernel.supports(call.query, depth))
+    )
 
 
 def _is_long_for_flash(call):
@@ -586,11 +766,6 @@ def _is_long_for_flash(call):
 def _masks_keys_only(call):
     is_for_keys = call.mask is None or flash.is_key_mask(call.mask)
     return is_for_keys and call.sliding_window is None
-
-
-def _has_shared_tables(call):
-    tables = call.key_table, call.value_table
-    return all(table is None or len(table.shape) == 2 for table in tables)
 
 
 _HAS_TABLE = Condition("a relative table", lambda call: call.max_relative_position is not None)
@@ -618,6 +793,9 @@ TENSORFLOW_WITHOUT_XLA = Condition(
 _TENSORFLOW_REQUIREMENTS = (TENSORFLOW_ON_CPU, _HAS_TABLE, *BLOCK_REQUIREMENTS)
 HAS_FLASH_KERNEL = Condition(
     "PyTorch on a CPU or an NVIDIA GPU, or JAX on an NVIDIA GPU", _has_flash_kernel
+)
+_NOT_TRANSFORMED = Condition(
+    "no transform of `torch.func`", lambda call: not backend.is_transformed()
 )
 SUITS_FLASH_KERNEL = Condition(
     "one depth of keys and values; on a GPU a multiple of 8, and not float64; on JAX a 16-bit type "
@@ -729,11 +907,12 @@ TABLE = (
         saved_matrices=0,
         requirements=(
             HAS_FLASH_KERNEL,
+            _NOT_TRANSFORMED,
             _HAS_TABLE,
             *BLOCK_REQUIREMENTS,
             Condition("known lengths, T = S > 0, query offset 0", _is_self_attention),
             SUITS_FLASH_KERNEL,
-            Condition("tables for all heads", _has_shared_tables),
+            Condition("tables for all heads", lambda call: call.share_heads),
             Condition("masks of keys only, no sliding window", _masks_keys_only),
             Condition("no dropout", lambda call: call.dropout is None),
         ),

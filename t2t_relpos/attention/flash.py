@@ -53,8 +53,7 @@ from t2t_relpos.backend import (
     accumulation_dtype,
     add_at,
     arange,
-    flash_kernel,
-    records_gradients,
+    custom_gradient,
 )
 
 # Kernels for GPUs expect depths that are multiples of 8.
@@ -76,25 +75,15 @@ def attend(call, sizes, kernel):
     tensors = {name: getattr(call, name) for name in (*DIFFERENTIABLE, "key_mask")}
     tensors = {name: x for name, x in tensors.items() if x is not None}
 
-    # Pass all tensors as arguments: JAX can't differentiate with respect to captured tensors.
-    def attention(*args):
-        forward_call = dataclasses.replace(call, **dict(zip(tensors, args)))
-        outputs, saved = forward(forward_call, sizes, kernel)
+    def with_tensors(tensors):
+        return dataclasses.replace(call, **tensors)
 
-        def gradient(*backward_args, upstream=None):
-            if upstream is None:
-                gradients = backward(forward_call, sizes, kernel, saved, backward_args[0])
-            else:  # On PyTorch, Keras passes the arguments again.
-                backward_call = dataclasses.replace(call, **dict(zip(tensors, backward_args)))
-                if records_gradients(backward_args):
-                    gradients = _differentiable_gradients(backward_call, sizes, upstream)
-                else:
-                    gradients = backward(backward_call, sizes, kernel, saved, upstream)
-            return tuple(gradients.get(name) for name in tensors)
-
-        return outputs, gradient
-
-    return ops.custom_gradient(attention)(*tensors.values())
+    return custom_gradient(
+        lambda tensors: forward(with_tensors(tensors), sizes, kernel),
+        lambda tensors, saved, d: backward(with_tensors(tensors), sizes, kernel, saved, d),
+        lambda tensors: _outputs_by_blocks(with_tensors(tensors), sizes),
+        tensors,
+    )
 
 
 def _with_rows_of_ids(call):
@@ -134,25 +123,14 @@ def _key_mask(call):
     return ops.broadcast_to(mask, (ops.shape(call.query)[0], call.length_q))
 
 
-def _differentiable_gradients(call, sizes, d_outputs):
-    """Returns a dict of gradients on PyTorch that can be differentiated.
-
-    Kernels have no second derivatives. The forward pass is repeated in blocks.
-    """
-    tensors = {name: getattr(call, name) for name in DIFFERENTIABLE}
-    tensors = {name: x for name, x in tensors.items() if x is not None}
-
-    def outputs(tensors):
-        if call.causal:
-            # Blocks expect a row of later keys, which are masked.
-            tensors = {
-                name: ops.concatenate([x, x[-1:]]) if name.endswith("table") else x
-                for name, x in tensors.items()
-            }
-        block_call = dataclasses.replace(call, **tensors)
-        return blockwise.attend(block_call, sizes, unrolled=False)
-
-    return flash_kernel.differentiable_gradients(outputs, tensors, d_outputs)
+def _outputs_by_blocks(call, sizes):
+    """Returns the outputs for second derivatives and batches of gradients: kernels have neither."""
+    if call.causal:
+        # Blocks expect a row of later keys, which are masked.
+        tables = {name: getattr(call, name) for name in ("key_table", "value_table")}
+        tables = {n: ops.concatenate([x, x[-1:]]) for n, x in tables.items() if x is not None}
+        call = dataclasses.replace(call, **tables)
+    return blockwise.attend(call, sizes, unrolled=False)
 
 
 def forward(call, sizes, kernel):

@@ -15,6 +15,7 @@ from t2t_relpos.backend import (
     arange,
     is_portable,
     matmul_matrix,
+    segment_sum,
     take_table_rows,
 )
 
@@ -183,10 +184,8 @@ def values_by_id(weights, table, index):
     num_rows = batch * heads * length_q
     if ops.is_tensor(num_rows):  # not an int, nor a symbolic length of JAX
         num_rows = ops.cast(num_rows, index.dtype)
-    sums = ops.segment_sum(
-        ops.reshape(weights, (-1,)),
-        ops.reshape(index, (-1,)),
-        num_segments=num_rows * (num_ids + 1),
+    sums = segment_sum(
+        ops.reshape(weights, (-1,)), ops.reshape(index, (-1,)), num_rows * (num_ids + 1)
     )
     by_id = ops.reshape(sums, (batch, heads, length_q, num_ids + 1))[..., :num_ids]
     return matmul_table(by_id, table)

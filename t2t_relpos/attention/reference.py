@@ -15,7 +15,7 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos.backend import as_tensor
+from t2t_relpos.backend import as_tensor, as_tensors
 
 
 def relative_positions_matrix(length_q, length_k, max_relative_position, cache=False):
@@ -122,7 +122,7 @@ def relative_attention_inner(x, y, z, transpose):
     >>> keras.ops.convert_to_numpy(output).tolist()
     [[[[182.0]]]]
     """
-    x, y, z = (as_tensor(tensor) for tensor in (x, y, z))
+    x, y, z = as_tensors(x, y, z)
     batch, heads, length, depth = ops.shape(x)
     if transpose:
         y, z = ops.swapaxes(y, -1, -2), ops.swapaxes(z, -1, -2)
@@ -212,7 +212,7 @@ class _Options:
 
 def _attention_and_weights(q, k, v, bias, tables, options):
     """Returns the output `[B, N, T, H]` and the weights `[B, N, T, S]` before dropout."""
-    q, k, v, *tables = (as_tensor(x) for x in (q, k, v, *tables))
+    q, k, v, *tables = as_tensors(q, k, v, *tables)
     max_relative_position = options.max_relative_position
     _check_shapes(q, k, v, options)
     for name, table in zip(("key_embeddings", "value_embeddings"), tables):

@@ -5,7 +5,7 @@ from keras import ops
 from t2t_relpos.attention.band import Distances
 from t2t_relpos.attention.masks import causal_mask, expand_to_batch, masked_softmax
 from t2t_relpos.attention.skew import relative_scores, relative_values
-from t2t_relpos.backend import arange, check_exported_lengths
+from t2t_relpos.backend import arange, as_tensors, check_exported_lengths
 
 
 def two_sided_table(table):
@@ -76,6 +76,9 @@ def attend_2d(query, key, value, height_table, width_table, *, mask=None, dropou
     >>> tuple(outputs.shape), tuple(weights.shape)
     ((1, 2, 3, 5, 4), (1, 2, 15, 15))
     """
+    query, key, value, height_table, width_table = as_tensors(
+        query, key, value, height_table, width_table
+    )
     batch, heads, height, width, _ = ops.shape(query)
     check_exported_lengths("RelativeMultiHeadAttention2D", batch, height, width)
     cells = height * width
@@ -142,6 +145,9 @@ def attend_two_blocks(
     >>> tuple(attend_two_blocks(x, x, x, np.ones((12, 4), "float32"), block_length=3).shape)
     (1, 2, 7, 4)
     """
+    query, key, value, key_table, value_table = as_tensors(
+        query, key, value, key_table, value_table
+    )
     batch, _, length, _ = ops.shape(query)
     check_exported_lengths("LocalRelativeMultiHeadAttention", batch, length)
     count = (length + block_length - 1) // block_length

@@ -11,6 +11,7 @@ from t2t_relpos.backend.keras_ops import is_portable
 __all__ = [
     "LARGE_INDEX_DTYPE",
     "arange",
+    "can_be_read",
     "can_slice",
     "check_exported_lengths",
     "clip_size",
@@ -35,6 +36,10 @@ def device():
 
 def is_compiled(tensor):
     return isinstance(tensor, jax.core.Tracer)
+
+
+def can_be_read(values):
+    return getattr(values, "is_fully_addressable", True)
 
 
 def check_exported_lengths(layer, *sizes):

@@ -10,9 +10,7 @@ import functools
 import inspect
 
 import jax.numpy as jnp
-from keras.backend import standardize_dtype
 
-DTYPES = {"float16", "bfloat16"}
 LARGEST_DEPTH, LARGEST_DEPTH_BEFORE_HOPPER = 256, 128
 BACKWARD_PARAMETERS = (
     "scale seed dropout_rate variadic_args mask_type layout sliding_window_length is_training "
@@ -46,20 +44,16 @@ def has_kernel(query):
         return False
 
 
-def supports(query, value, depth):
-    """Returns whether the kernel accepts queries `[B, N, T, H]` and values `[B, N, T, Hv]`.
-
-    Args:
-        query: queries.
-        value: values.
-        depth: H, or more with features for masks.
-    """
-    dtypes = {standardize_dtype(x.dtype) for x in (query, value)}
+def largest_depth():
+    """Returns the largest depth that the kernel supports on the GPU."""
     is_hopper = _cudnn().check_compute_capability("9.0")
-    largest = LARGEST_DEPTH if is_hopper else LARGEST_DEPTH_BEFORE_HOPPER
-    has_one_depth = query.shape[-1] == value.shape[-1]
-    is_supported = len(dtypes) == 1 and dtypes <= DTYPES and has_one_depth
-    return is_supported and depth % 8 == 0 and depth <= largest
+    return LARGEST_DEPTH if is_hopper else LARGEST_DEPTH_BEFORE_HOPPER
+
+
+def supports(query, depth):
+    """Returns whether this GPU supports a depth: H, or more with features for masks."""
+    is_hopper = _cudnn().check_compute_capability("9.0")
+    return depth <= (LARGEST_DEPTH if is_hopper else LARGEST_DEPTH_BEFORE_HOPPER)
 
 
 def has_masks(query, depth):

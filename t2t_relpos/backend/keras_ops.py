@@ -108,9 +108,44 @@ def compile_function(model, function, *, jit_compile):
     return function
 
 
-def records_gradients(tensors):
-    """Returns whether PyTorch records operations on one of the tensors for a gradient."""
+def is_transformed():
+    """Returns whether the current code runs in a transform of `torch.func`, such as `vmap`."""
     return False
+
+
+def can_be_read(values):
+    """Returns whether the host can read the values of a tensor without waiting for a device.
+
+    They are unknown in compiled code, in transforms of `torch.func`, in `FakeTensorMode`, on an
+    accelerator of PyTorch, and in other processes of JAX.
+    """
+    return True
+
+
+def custom_gradient(forward, backward, plain, tensors):
+    """Returns the outputs of `forward`, differentiated by `backward`.
+
+    Args:
+        forward: function of a dict of tensors that returns (outputs, saved results).
+        backward: function of the dict, the saved results and the gradient of the outputs that
+            returns a dict of gradients.
+        plain: function of a dict of tensors that returns the same outputs. PyTorch differentiates
+            it where it needs second derivatives, or gets a batch of gradients of the outputs.
+        tensors: the dict.
+    """
+
+    # Pass all tensors as arguments: JAX can't differentiate with respect to captured tensors.
+    def function(*args):
+        of_call = dict(zip(tensors, args))
+        outputs, saved = forward(of_call)
+
+        def gradient(d_outputs):
+            gradients = backward(of_call, saved, d_outputs)
+            return tuple(gradients.get(name) for name in tensors)
+
+        return outputs, gradient
+
+    return ops.custom_gradient(function)(*tensors.values())
 
 
 # Sizes, indices and dtypes.
@@ -143,9 +178,9 @@ def can_slice(*sizes):
     return all(isinstance(n, int) for n in sizes)
 
 
-def unknown_zero():
-    """Returns 0. In TensorFlow graphs, its static value is unknown, so that lengths may change."""
-    return 0
+def hide_constant(x):
+    """Returns `x`. While TensorFlow builds a graph, its value is unknown."""
+    return x
 
 
 def start_indices(*indices):
@@ -178,6 +213,12 @@ def as_tensor(x):
     return None if x is None else ops.convert_to_tensor(x)
 
 
+def as_tensors(x, *others):
+    """Converts values to tensors as `as_tensor`, and casts all to the dtype of the first one."""
+    x = as_tensor(x)
+    return [x, *(None if y is None else ops.cast(as_tensor(y), x.dtype) for y in others)]
+
+
 def shape(x):
     """Returns the shape of a tensor; in a TensorFlow graph as a tensor `[rank]`."""
     return ops.shape(x)
@@ -198,6 +239,10 @@ def largest(x, initial, *, keepdims=False):
     It returns `initial` if no entry is larger.
     """
     return ops.max(x, axis=-1 if keepdims else None, keepdims=keepdims, initial=initial)
+
+
+def track_variables(layer):
+    """Registers the variables of a layer with PyTorch, in place of those that it no longer has."""
 
 
 def write_slice(x, update, start, axis):
@@ -266,6 +311,17 @@ def take_table_rows(table, ids):
     # The gradient sums over all pairs with the same id.
     rows = ops.take(ops.cast(table, accumulation_dtype(table.dtype)), ids, axis=-2)
     return ops.cast(rows, table.dtype)
+
+
+def segment_sum(values, ids, num_segments):
+    """Returns the sums of the values with the same id, `[num_segments]`.
+
+    Args:
+        values: a tensor of rank 1.
+        ids: an integer tensor of the same shape, with values in `[0, num_segments)`.
+        num_segments: number of ids, an int, a scalar tensor, or a symbolic length of JAX.
+    """
+    return ops.segment_sum(values, ids, num_segments=num_segments)
 
 
 def top_k(x, k):

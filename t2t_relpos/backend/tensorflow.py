@@ -31,11 +31,13 @@ _never_inlined(lambda: None)
 
 __all__ = [
     "as_tensor",
+    "as_tensors",
     "can_slice",
     "compile_function",
     "device",
     "dropout_factors",
     "has_dynamic_shapes",
+    "hide_constant",
     "is_compiled",
     "is_compiled_by_xla",
     "is_portable",
@@ -48,7 +50,6 @@ __all__ = [
     "take_distinct_rows",
     "take_rows",
     "take_table_rows",
-    "unknown_zero",
     "write_slice",
 ]
 
@@ -89,6 +90,10 @@ def as_tensor(x):
     return None if x is None else tf.convert_to_tensor(x)
 
 
+def as_tensors(x, *others):
+    return keras_ops.as_tensors(*map(as_tensor, (x, *others)))
+
+
 def shape(x):
     return tf.shape(x)
 
@@ -97,8 +102,9 @@ def can_slice(*sizes):
     return True
 
 
-def unknown_zero():
-    return tf.raw_ops.PlaceholderWithDefault(input=0, shape=[])
+def hide_constant(x):
+    x = tf.convert_to_tensor(x)
+    return tf.raw_ops.PlaceholderWithDefault(input=x, shape=x.shape)
 
 
 # keras.ops runs several operations to gather rows, because it supports negative indices.

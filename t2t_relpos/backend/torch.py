@@ -1,28 +1,36 @@
 """The functions of `t2t_relpos.backend` that differ on PyTorch."""
 
+import keras
 import torch
-from keras import backend, ops
+from keras import ops
 
 from t2t_relpos.backend import keras_ops
 from t2t_relpos.backend import torch_flash as flash_kernel
-from t2t_relpos.backend.keras_private import changed
+from t2t_relpos.backend.keras_private import changed, sublayers
 
 try:
     from keras.src.backend.torch.core import get_device
 except ImportError as error:
     raise changed("keras.src.backend.torch.core.get_device") from error
+if not hasattr(keras.layers.Layer, "_track_variables"):
+    raise changed("_track_variables of keras.layers.Layer")
 
 __all__ = [
     "HAS_XLA",
     "add_at",
+    "can_be_read",
     "compile_function",
+    "custom_gradient",
     "device",
     "flash_kernel",
     "is_portable",
+    "is_transformed",
     "largest",
     "layer_normalization",
-    "records_gradients",
+    "segment_sum",
     "top_k",
+    "track_variables",
+    "write_slice",
 ]
 
 HAS_XLA = False
@@ -43,9 +51,83 @@ def compile_function(model, function, *, jit_compile):
     return torch.no_grad()(function)
 
 
-def records_gradients(tensors):
+def is_transformed():
+    return torch._C._are_functorch_transforms_active()
+
+
+def can_be_read(values):
+    if not ops.is_tensor(values):
+        return True
+    # A fake tensor, or one of another subclass, may have no values.
+    is_plain = type(values) in (torch.Tensor, torch.nn.Parameter) and values.device.type == "cpu"
+    is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return is_plain and not is_traced and not is_transformed()
+
+
+def custom_gradient(forward, backward, plain, tensors):
+    # Transforms of `torch.func` don't support a gradient of Keras.
+    if is_transformed():
+        return forward(tensors)[0]
+
+    def function(*args):
+        outputs, saved = forward(dict(zip(tensors, args)))
+
+        def gradient(*args, upstream):  # Keras passes the arguments again.
+            of_call = dict(zip(tensors, args))
+            if _needs_recorded_gradient(args, upstream):
+                gradients = _recorded_gradients(plain, of_call, upstream)
+            else:
+                gradients = backward(of_call, saved, upstream)
+            return tuple(gradients.get(name) for name in tensors)
+
+        return outputs, gradient
+
+    return ops.custom_gradient(function)(*tensors.values())
+
+
+def _needs_recorded_gradient(tensors, d_outputs):
+    """Returns whether there may be a second derivative, or is a batch of gradients.
+
+    There is a batch with `is_grads_batched=True` of `torch.autograd.grad`.
+    """
     # A slice of a variable requires a gradient even while PyTorch records nothing.
-    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    is_recorded = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    return is_recorded or torch._C._functorch.is_legacy_batchedtensor(d_outputs)
+
+
+def _recorded_gradients(function, tensors, d_outputs):
+    """Returns a dict of PyTorch's gradients of `function(tensors)`, which can be differentiated.
+
+    The forward pass is repeated, because PyTorch did not record it. One tensor may depend on
+    another one: the gradients are partial.
+    """
+    create_graph = torch.is_grad_enabled()
+    with torch.enable_grad():
+        copies = {name: x.view_as(x) for name, x in tensors.items()}
+        outputs = function(copies)
+    copies = {name: x for name, x in copies.items() if x.requires_grad}
+    gradients = torch.autograd.grad(
+        outputs, list(copies.values()), d_outputs, create_graph=create_graph
+    )
+    return dict(zip(copies, gradients))
+
+
+def track_variables(layer):
+    for each in (layer, *sublayers(layer)):
+        each._track_variables()
+
+
+def write_slice(x, update, start, axis):
+    if isinstance(start, int):
+        # The assignment of `ops.slice_update` fails if `torch.func.vmap` has a batch of updates.
+        return torch.slice_scatter(x, update, axis, start, start + update.shape[axis])
+    return keras_ops.write_slice(x, update, start, axis)
+
+
+def segment_sum(values, ids, num_segments):
+    # In that of Keras 3.15, shapes depend on values, which are unknown for fake tensors.
+    wide = ops.cast(values, keras_ops.accumulation_dtype(values.dtype))
+    return ops.cast(wide.new_zeros(num_segments).index_add(0, ids, wide), values.dtype)
 
 
 def largest(x, initial, *, keepdims=False):
@@ -81,7 +163,7 @@ def layer_normalization(inputs, gamma, beta, axes, epsilon):
     rank = len(inputs.shape)
     if axes == list(range(rank))[-len(axes) :] and not is_portable():
         return None
-    x = ops.cast(inputs, backend.result_type(inputs.dtype, "float32"))
+    x = ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
     centred = x - ops.mean(x, axis=axes, keepdims=True)
     variance = ops.mean(ops.square(centred), axis=axes, keepdims=True)
     outputs = centred * ops.rsqrt(variance + epsilon)

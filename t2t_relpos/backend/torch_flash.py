@@ -18,22 +18,10 @@ def has_kernel(query):
     return device.type in ("cpu", "meta") or (device.type == "cuda" and torch.version.hip is None)
 
 
-def supports(query, value, depth):
-    """Returns whether the kernels accept queries `[B, N, T, H]` and values `[B, N, T, Hv]`.
-
-    Args:
-        query: queries.
-        value: values.
-        depth: H, or more with features for masks. Unused.
-    """
-    dtypes, depth = [torch.float32, torch.float16, torch.bfloat16], query.shape[-1]
-    if query.device.type != "cuda":
-        dtypes.append(torch.float64)
-    elif depth % 8:
-        return False
-    elif not _is_recent(query.device):
-        dtypes.remove(torch.bfloat16)
-    return query.dtype == value.dtype and query.dtype in dtypes and depth == value.shape[-1]
+def supports(query, depth):
+    """Returns whether this GPU supports the dtype of queries `[B, N, T, H]`."""
+    is_new_type = query.device.type == "cuda" and query.dtype == torch.bfloat16
+    return not is_new_type or _is_recent(query.device)
 
 
 def _is_recent(device):
@@ -170,18 +158,3 @@ def _aligned_bias(key_mask, query):
     length = query.shape[2]
     bias = torch.nn.functional.pad(_bias(key_mask, query), (0, -length % ALIGNMENT))
     return bias[..., :length].expand(*query.shape[:3], length)
-
-
-def differentiable_gradients(function, tensors, d_outputs):
-    """Returns a dict of the gradients of `function(tensors)`, which can be differentiated.
-
-    Args:
-        function: a function of a dict of tensors.
-        tensors: the dict. One of them may depend on another one: the gradients are partial.
-        d_outputs: gradient of the result.
-    """
-    copies = {name: x.view_as(x) for name, x in tensors.items()}
-    outputs = function(copies)
-    copies = {name: x for name, x in copies.items() if x.requires_grad}
-    gradients = torch.autograd.grad(outputs, list(copies.values()), d_outputs, create_graph=True)
-    return dict(zip(copies, gradients))

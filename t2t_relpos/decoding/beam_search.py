@@ -6,6 +6,7 @@ In the order of a call: the search, its loop, the hypotheses, and the choice of 
 import functools
 from typing import NamedTuple
 
+import keras
 from keras import ops
 
 from t2t_relpos import _checks, backend
@@ -21,6 +22,7 @@ from t2t_relpos.decoding.constraints import (
 from t2t_relpos.decoding.scores import NO_OUTPUT_SCORE, DecodingResult, length_penalty
 from t2t_relpos.decoding.state_rows import (
     check_capacity,
+    checked_sizes,
     gather_rows,
     join_context,
     limits,
@@ -115,10 +117,10 @@ def beam_search(
         finished within the limit, unfinished ones follow, best first.
 
     Raises:
-        ValueError: if the beam size is below 1, n is above it, alpha is below 0, an end id is equal
-            to `pad_id`, a constraint is out of range, `length_limit`, a constraint or several end
-            ids are combined with `t2t_exact`, or the state has room for fewer than `max_length`
-            steps and no `length_limit` is given.
+        ValueError: if `max_length` or the beam size is below 1, n is above it, alpha is below 0, an
+            end id is equal to `pad_id`, a constraint is out of range, `length_limit`, a constraint
+            or several end ids are combined with `t2t_exact`, or the state has room for fewer than
+            `max_length` steps and no `length_limit` is given.
 
     Reference: t2t `beam_search.beam_search`.
 
@@ -135,8 +137,8 @@ def beam_search(
     if not (ops.is_tensor(beam_size) or ops.is_tensor(num_results)):
         check_sizes("beam_size", beam_size, num_results)
         beam_size, num_results = int(beam_size), int(num_results)
-    sizes = batch_size, max_length, beam_size, num_results
-    batch_size, max_length, beam_size, num_results = map(as_size, sizes)
+    batch_size, max_length = checked_sizes(batch_size, max_length)
+    beam_size, num_results = as_size(beam_size), as_size(num_results)
     check_alpha(alpha)
     constraints = checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
     constraints = constraints.with_ids(eos_id, stop_token_ids, pad_id, batch_size)
@@ -226,10 +228,18 @@ def until_done(advance, beams, limit, fixed, rest, max_length, resize=None):
 
     i = ops.convert_to_tensor(0, dtype="int32")
     for end in _loop_ends(max_length, resize):
-        rest = rest if resize is None else resize(rest, end)
+        rest = _without_constants(rest if resize is None else resize(rest, end))
         proceed = functools.partial(_is_before, end)
         i, beams, rest = ops.while_loop(proceed, step, (i, beams, rest))
     return beams
+
+
+def _without_constants(state):
+    """Returns a state without constants of TensorFlow's graph.
+
+    TensorFlow 2.21 with XLA fails if one loop after another passes on the same constant.
+    """
+    return keras.tree.map_structure(backend.hide_constant, state)
 
 
 def _is_before(end, i, beams, rest):

@@ -58,9 +58,14 @@ class Constraints(NamedTuple):
         """Returns the constraints of a search with these ids.
 
         Raises:
-            ValueError: if an end has the id of padding, or the prefix has another batch size.
-                Unknown ids and sizes are not checked.
+            ValueError: if an id is no integer, an end has the id of padding, or the prefix has
+                another batch size. Unknown ids and sizes are not checked.
         """
+        for name, value in (("eos_id", eos_id), ("pad_id", pad_id)):
+            if not (ops.is_tensor(value) or _checks.is_integer(value)):
+                raise ValueError(
+                    f"Expected `{name}` to be an int or a scalar tensor. Received: {name}={value!r}"
+                )
         if _checks.is_integer(eos_id) and eos_id == pad_id:
             raise ValueError(
                 "Expected different `eos_id` and `pad_id`: padding is never chosen, so no sentence "
@@ -90,13 +95,13 @@ def checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_pen
             the prefix is not `[B, P]`.
     """
     if not ops.is_tensor(min_length):
-        if not _is_count(min_length):
+        if not _checks.is_count(min_length):
             raise ValueError(
                 "Expected `min_length` to be an int of at least 0 or a scalar tensor. "
                 f"Received: {min_length!r}"
             )
         min_length = int(min_length)
-    if not _is_count(no_repeat_ngram_size):
+    if not _checks.is_count(no_repeat_ngram_size):
         raise ValueError(
             "Expected `no_repeat_ngram_size` to be an int of at least 0 (0: any may repeat). "
             f"Received: {no_repeat_ngram_size!r}"
@@ -137,7 +142,7 @@ def checked_stop_ids(stop_token_ids, pad_id):
             "Expected `stop_token_ids` to be a tuple of ids, such as (1, 5). Received: "
             f"{stop_token_ids!r}"
         )
-    if not all(map(_is_count, stop_token_ids)):
+    if not all(map(_checks.is_count, stop_token_ids)):
         raise ValueError(
             f"Expected `stop_token_ids` to be ints of at least 0. Received: {stop_token_ids!r}"
         )
@@ -148,10 +153,6 @@ def checked_stop_ids(stop_token_ids, pad_id):
             f"Received: {stop_token_ids!r}"
         )
     return found
-
-
-def _is_count(value):
-    return _checks.is_integer(value) and value >= 0
 
 
 class NextIds(NamedTuple):

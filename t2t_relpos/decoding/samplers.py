@@ -42,7 +42,7 @@ class Sampler:
     >>> class ShortSampler(Sampler):
     ...     def search(self, step, state, batch_size, max_length, *arguments, **settings):
     ...         return greedy_search(step, state, batch_size, 2)
-    >>> model = Transformer(config)  # config: the example of TransformerConfig
+    >>> model = Transformer.from_preset("tiny", vocab_size=11)
     >>> model.generate(np.array([[5, 7, 1]]), sampler=ShortSampler(), max_length=4).shape
     (1, 2)
     """
@@ -56,6 +56,10 @@ class Sampler:
         self.min_length = min_length
         self.no_repeat_ngram_size = no_repeat_ngram_size
         self.repetition_penalty = repetition_penalty
+
+    def __setattr__(self, name, value):
+        # NumPy's numbers are not JSON types.
+        super().__setattr__(name, _checks.plain(value))
 
     @property
     def constraints(self):
@@ -130,7 +134,7 @@ class GreedySampler(Sampler):
     >>> import numpy as np
     >>> from t2t_relpos.models import Transformer
     >>> from t2t_relpos.decoding import GreedySampler
-    >>> model = Transformer(config)  # config: the example of TransformerConfig
+    >>> model = Transformer.from_preset("tiny", vocab_size=11)
     >>> model.generate(np.array([[5, 7, 1]]), sampler=GreedySampler(), max_length=4).shape
     (1, 4)
     """
@@ -177,7 +181,7 @@ class BeamSampler(Sampler):
     >>> import numpy as np
     >>> from t2t_relpos.decoding import BeamSampler
     >>> from t2t_relpos.models import Transformer
-    >>> model = Transformer(config)  # config: the example of TransformerConfig
+    >>> model = Transformer.from_preset("tiny", vocab_size=11)
     >>> sampler = BeamSampler(num_beams=3, num_results=2)
     >>> model.generate(np.array([[5, 7, 1]]), sampler=sampler, max_length=4).shape
     (1, 2, 4)
@@ -315,7 +319,7 @@ class TopKSampler(_RandomSampler):
     >>> import numpy as np
     >>> from t2t_relpos.decoding import TopKSampler
     >>> from t2t_relpos.models import Transformer
-    >>> model = Transformer(config)  # config: the example of TransformerConfig
+    >>> model = Transformer.from_preset("tiny", vocab_size=11)
     >>> sampler = TopKSampler(k=3, temperature=0.8, seed=7)
     >>> model.generate(np.array([[5, 7, 1]]), sampler=sampler, max_length=4).shape
     (1, 4)
@@ -360,7 +364,7 @@ class TopPSampler(_RandomSampler):
     >>> import numpy as np
     >>> from t2t_relpos.decoding import TopPSampler
     >>> from t2t_relpos.models import Transformer
-    >>> model = Transformer(config)  # config: the example of TransformerConfig
+    >>> model = Transformer.from_preset("tiny", vocab_size=11)
     >>> sampler = TopPSampler(p=0.9, seed=7)
     >>> model.generate(np.array([[5, 7, 1]]), sampler=sampler, max_length=4).shape
     (1, 4)

@@ -20,6 +20,7 @@ from t2t_relpos.decoding.constraints import (
 from t2t_relpos.decoding.scores import NO_OUTPUT_SCORE, DecodingResult
 from t2t_relpos.decoding.state_rows import (
     check_capacity,
+    checked_sizes,
     join_context,
     limits,
     repeat_rows,
@@ -68,8 +69,8 @@ def greedy_search(
         leave no id, the sentence ends early and its score is -1e7.
 
     Raises:
-        ValueError: if a constraint is out of range, an end id is equal to `pad_id`, or the state is
-            too small, as in `beam_search`.
+        ValueError: if `max_length` is below 1, a constraint is out of range, an end id is equal to
+            `pad_id`, or the state is too small, as in `beam_search`.
 
     Example:
     >>> import numpy as np
@@ -80,7 +81,7 @@ def greedy_search(
     >>> ops.convert_to_numpy(result.ids).tolist()
     [[[2, 2, 2]]]
     """
-    batch_size, max_length = as_size(batch_size), as_size(max_length)
+    batch_size, max_length = checked_sizes(batch_size, max_length)
     constraints = checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
     constraints = constraints.with_ids(eos_id, stop_token_ids, pad_id, batch_size)
 
@@ -159,9 +160,9 @@ def sample_search(
         the constraints leave no id, as in `greedy_search`.
 
     Raises:
-        ValueError: if a setting is out of range, both `seed` and `uniform` are given, `uniform` or
-            `prefix` has another shape, an end id is equal to `pad_id`, or the state is too small,
-            as in `beam_search`.
+        ValueError: if `max_length` is below 1, a setting is out of range, both `seed` and `uniform`
+            are given, `uniform` or `prefix` has another shape, an end id is equal to `pad_id`, or
+            the state is too small, as in `beam_search`.
 
     Example:
     >>> import numpy as np
@@ -174,8 +175,8 @@ def sample_search(
     [[[2, 1, 0, 0, 0]]]
     """
     _check(temperature, top_k, top_p, num_results)
-    sizes = batch_size, max_length, num_results
-    batch_size, max_length, num_results = map(as_size, sizes)
+    batch_size, max_length = checked_sizes(batch_size, max_length)
+    num_results = as_size(num_results)
     check_capacity(step, state, max_length, length_limit)
     constraints = checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
     constraints = constraints.with_ids(eos_id, stop_token_ids, pad_id, batch_size)

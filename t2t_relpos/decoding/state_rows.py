@@ -10,7 +10,8 @@ import numbers
 import keras
 from keras import ops
 
-from t2t_relpos.backend import take_rows
+from t2t_relpos import _checks
+from t2t_relpos.backend import as_size, take_rows
 
 
 def repeat_rows(state, times):
@@ -41,6 +42,26 @@ def split_context(state):
 def join_context(context, rest):
     """Returns the state that `split_context` split."""
     return rest if context is None else {**rest, "context": context}
+
+
+def checked_sizes(batch_size, max_length):
+    """Returns the sizes of a search as ints or int32 tensors. Values of tensors are not checked.
+
+    Args:
+        batch_size: B.
+        max_length: L, largest number of ids of an output.
+
+    Raises:
+        ValueError: if a number is no integer, B is below 0 or L is below 1.
+    """
+    if isinstance(batch_size, numbers.Number) and not _checks.is_count(batch_size):
+        raise ValueError(
+            "Expected `batch_size` to be an int of at least 0 or a scalar tensor. Received: "
+            f"batch_size={batch_size!r}"
+        )
+    if not ops.is_tensor(max_length):
+        max_length = _checks.positive_int(max_length, "max_length")
+    return as_size(batch_size), as_size(max_length)
 
 
 def limits(batch_size, max_length, length_limit):

@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from t2t_relpos import _checks
+from t2t_relpos.backend import track_variables
 from t2t_relpos.backend.keras_private import kernel_variable
 from t2t_relpos.layers.layer_mixin import (
     LayerMixin,
@@ -48,6 +49,9 @@ class AttentionBase(LayerMixin, keras.layers.Layer):
         bias_constraint=None,
         use_gate=False,
         seed=None,
+        *,
+        lora_rank=None,
+        lora_alpha=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -62,6 +66,8 @@ class AttentionBase(LayerMixin, keras.layers.Layer):
         self.output_dim = _output_dim(output_shape)
         self.use_gate = use_gate
         self.seed = seed
+        self.lora_rank = None if lora_rank is None else _checks.positive_int(lora_rank, "lora_rank")
+        self.lora_alpha = lora_alpha
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
@@ -163,12 +169,95 @@ class AttentionBase(LayerMixin, keras.layers.Layer):
             activity_regularizer=self.projection_activity_regularizer,
             kernel_constraint=self.kernel_constraint,
             bias_constraint=self.bias_constraint,
+            lora_rank=self.lora_rank,
+            lora_alpha=self.lora_alpha,
             dtype=sublayer_dtype(self, name),
             trainable=self.trainable,
             name=name,
         )
         projection.build(input_shape)
         return projection
+
+    def _projections(self):
+        """Returns the projections of a built layer."""
+        _checks.built(self)
+        projections = [self.query_dense, self.key_dense, self.value_dense, self.output_dense]
+        return [*projections, self.gate_dense] if self.use_gate else projections
+
+    def enable_lora(self, rank, lora_alpha=None, a_initializer="he_uniform", b_initializer="zeros"):
+        """Adds LoRA to all projections, as `keras.layers.EinsumDense.enable_lora` to one.
+
+        The kernels of the projections are frozen. Biases and tables are not: set `trainable` of
+        these variables to False to train LoRA only. A saved layer has the merged kernels and,
+        with `lora_rank` in its config, new LoRA kernels.
+
+        Args:
+            rank: rank of the updates of the kernels.
+            lora_alpha: the updates are scaled by `lora_alpha / rank`. Default: `rank`.
+            a_initializer: initializer of the first LoRA kernels. Default: `"he_uniform"`.
+            b_initializer: initializer of the second LoRA kernels. Default: `"zeros"`.
+
+        Raises:
+            ValueError: if the layer is not built, `rank` is not a positive integer, a projection
+                has LoRA, or the layer has a kernel constraint.
+
+        Example:
+        >>> import numpy as np
+        >>> from t2t_relpos.layers import RelativeMultiHeadAttention
+        >>> layer = RelativeMultiHeadAttention(num_heads=2, key_dim=4, max_relative_position=16)
+        >>> outputs = layer(np.ones((3, 7, 8)), np.ones((3, 7, 8)))
+        >>> layer.enable_lora(rank=4)
+        >>> len([v for v in layer.trainable_variables if "lora" in v.name])
+        8
+        """
+        rank = _checks.positive_int(rank, "rank")
+        projections = self._projections()
+        found = [each.path for each in projections if each.lora_enabled]
+        if found:
+            raise ValueError(
+                f"Expected projections without LoRA. Received: LoRA in {', '.join(found)}. Call "
+                "`enable_lora` of the other projections."
+            )
+        for projection in projections:
+            projection.enable_lora(
+                rank,
+                lora_alpha,
+                clone_initializer(keras.initializers.get(a_initializer)),
+                clone_initializer(keras.initializers.get(b_initializer)),
+            )
+        self.lora_rank, self.lora_alpha = rank, projection.lora_alpha
+
+    def quantize(self, mode=None, type_check=True, config=None):
+        """Quantizes all projections, as `keras.Model.quantize`. Tables and biases stay float.
+
+        Args:
+            mode: `"int8"`, or another mode of `keras.layers.EinsumDense.quantize`. Default: that
+                of `config`.
+            type_check: not used. Default: True.
+            config: a `keras.quantizers.QuantizationConfig`. Default: None, that of the mode.
+
+        Raises:
+            ValueError: if the layer is not built, or a projection is quantized.
+
+        Example:
+        >>> import numpy as np
+        >>> from t2t_relpos.layers import RelativeMultiHeadAttention
+        >>> layer = RelativeMultiHeadAttention(num_heads=2, key_dim=4, max_relative_position=16)
+        >>> outputs = layer(np.ones((3, 7, 8)), np.ones((3, 7, 8)))
+        >>> layer.quantize("int8")
+        >>> layer.query_dense.kernel.dtype
+        'int8'
+        """
+        projections = self._projections()
+        found = [each.path for each in projections if each.quantization_mode is not None]
+        if found:
+            raise ValueError(
+                f"Expected projections that are not quantized. Received: {', '.join(found)}, "
+                "already quantized. Call `quantize` of the other projections."
+            )
+        for projection in projections:
+            projection.quantize(mode, config=config)
+        track_variables(self)
 
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
         value_shape = query_shape if value_shape is None else value_shape
@@ -239,8 +328,10 @@ class AttentionBase(LayerMixin, keras.layers.Layer):
         return self.output_dense(outputs)
 
     def get_config(self):
+        lora = {"lora_rank": self.lora_rank, "lora_alpha": self.lora_alpha}
         return {
             **super().get_config(),
+            **({} if self.lora_rank is None else lora),
             "num_heads": self.num_heads,
             "key_dim": self.key_dim,
             "value_dim": self.value_dim,
@@ -368,6 +459,13 @@ class HeadProjection(keras.layers.EinsumDense):
     def matrix(self):
         """The kernel as a `KernelMatrix`."""
         return KernelMatrix(self)
+
+    def load_own_variables(self, store):
+        first = ops.convert_to_numpy(self.lora_kernel_a) if self.lora_enabled else None
+        super().load_own_variables(store)
+        if first is not None:
+            # The base class sets both LoRA kernels to zeros, and their gradients are zeros then.
+            self.lora_kernel_a.assign(first)
 
     def quantize(self, mode=None, type_check=True, config=None):
         # With `type_check=True`, the base class raises an error for subclasses.

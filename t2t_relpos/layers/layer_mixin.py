@@ -5,6 +5,7 @@ import re
 import keras
 from keras import ops
 
+from t2t_relpos import _checks
 from t2t_relpos.backend import keras_private
 
 
@@ -31,6 +32,10 @@ class LayerMixin:
         rematerialized = super().rematerialized_call(call_with_tensors, *args, **kwargs)
         # Keras calls the result with the arguments of this method.
         return lambda *_, **__: rematerialized(*tensors)
+
+    def __setattr__(self, name, value):
+        # `get_config` returns attributes, and NumPy's numbers are not JSON types.
+        super().__setattr__(name, _checks.plain(value))
 
     def __getattr__(self, name):
         # On PyTorch, a base class finds variables and sublayers with this method.

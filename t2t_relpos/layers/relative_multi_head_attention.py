@@ -74,7 +74,8 @@ class RelativeMultiHeadAttention(AttentionBase):
         share_heads: True: all heads share a table (t2t, the paper's big model). False: each head
             has a table (the paper's base model). Default: True.
         table_initializer: initializer of the tables. Default: `"glorot_uniform"`, as in t2t.
-        **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.
+        **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`; `lora_rank` and `lora_alpha`
+            of `keras.layers.EinsumDense`, for all projections (see `enable_lora`).
 
     Call arguments:
         query: `[B, T, D]`.
@@ -91,7 +92,8 @@ class RelativeMultiHeadAttention(AttentionBase):
         use_causal_mask: whether keys after a query are masked. Default: False.
         query_offset: key position of query 0, an int or a scalar tensor. Default: `S - T`, so that
             the queries are the last positions, for distances and for causality.
-            keras.layers.MultiHeadAttention uses 0 for causality, which differs if T != S.
+            keras.layers.MultiHeadAttention uses 0 for causality, which differs if T != S. In
+            cross-attention, pass 0 if query `i` corresponds to key `i`.
         query_positions: int `[T]` or `[B, T]`, a position for every query. Replaces `query_offset`.
             With explicit positions, causality and `sliding_window` compare positions instead of
             indices. Default: `query_offset + (0, 1, …)`.
@@ -451,10 +453,7 @@ class RelativeMultiHeadAttention(AttentionBase):
         Returns:
             (outputs `[B, N, T, Hv]`, weights `[B, N, T, S]`, or None without `return_weights`).
         """
-        # `attend_with_cache` bypasses Keras's `__call__`, so variables are not cast to the compute
-        # dtype.
-        tables = (None if t is None else ops.cast(t, query.dtype) for t in self.clipped_tables())
-        return attend(query, key, value, *tables, **kwargs)
+        return attend(query, key, value, *self.clipped_tables(), **kwargs)
 
     def _rematerialize(self, training):
         """Returns the argument `rematerialize` of `attend`. False allows saving weights."""

@@ -55,6 +55,8 @@ class TransformerBlock(LayerMixin, keras.layers.Layer):
         activation_dropout=0.0,
         key_dim=None,
         value_dim=None,
+        sliding_window=None,
+        flash_attention=None,
         seed=None,
         **kwargs,
     ):
@@ -82,6 +84,10 @@ class TransformerBlock(LayerMixin, keras.layers.Layer):
         self.activation_dropout = _checks.rate(activation_dropout, "activation_dropout")
         self.key_dim = None if key_dim is None else _checks.positive_int(key_dim, "key_dim")
         self.value_dim = None if value_dim is None else _checks.positive_int(value_dim, "value_dim")
+        if sliding_window is not None:
+            sliding_window = _checks.positive_int(sliding_window, "sliding_window")
+        self.sliding_window = sliding_window
+        self.flash_attention = flash_attention
         self.seed = seed
         self.supports_masking = True
         self.cross_attention = self.cross_attention_residual = None
@@ -143,6 +149,8 @@ class TransformerBlock(LayerMixin, keras.layers.Layer):
             use_key_table=relative and self.use_key_table,
             use_value_table=relative and self.use_value_table,
             share_heads=self.share_heads,
+            sliding_window=self.sliding_window if name == "self_attention" else None,
+            flash_attention=self.flash_attention,
             **self._common_arguments(name),
             **arguments,
         )
@@ -176,7 +184,8 @@ class TransformerBlock(LayerMixin, keras.layers.Layer):
         names = (
             "intermediate_dim num_heads dropout layer_norm_epsilon normalize_first "
             "max_relative_position use_key_table use_value_table share_heads use_bias "
-            "attention_dropout activation_dropout key_dim value_dim seed"
+            "attention_dropout activation_dropout key_dim value_dim sliding_window flash_attention "
+            "seed"
         )
         return {
             **super().get_config(),

@@ -21,12 +21,17 @@ class TransformerDecoder(TransformerBlock):
         intermediate_dim, num_heads, dropout, activation, layer_norm_epsilon, kernel_initializer,
             bias_initializer, normalize_first: as in `TransformerEncoder`, with the same defaults.
         relative_cross_attention: whether the attention to the encoder has relative positions, with
-            its own tables. Target position `i` is at source position `i`. Default: False.
+            its own tables. Target position `i` is at source position `i`, whatever T and S are:
+            the block passes `query_offset=0`, not the default `S - T` of
+            `RelativeMultiHeadAttention`. Default: False.
         relative_v2: whether the self-attention is a masked `RelativeMultiHeadAttentionV2`, in which
             distances of `max_relative_position` and more have no vectors. Default: False.
         **kwargs: `max_relative_position`, `use_key_table`, `use_value_table`, `share_heads`,
-            `use_bias`, `attention_dropout`, `activation_dropout`, `key_dim`, `value_dim`, `seed`,
-            `name`, `dtype` and `trainable` as in `TransformerEncoder`, with the same defaults.
+            `use_bias`, `attention_dropout`, `activation_dropout`, `key_dim`, `value_dim`,
+            `sliding_window`, `flash_attention`, `seed`, `name`, `dtype` and `trainable` as in
+            `TransformerEncoder`, with the same defaults. The window limits self-attention only;
+            limit the attention to the encoder with `encoder_attention_mask`. `flash_attention`
+            applies to both.
 
     Call arguments:
         decoder_sequence: `[B, T, D]`.
@@ -51,8 +56,8 @@ class TransformerDecoder(TransformerBlock):
             `cross_attention_cache`, and None in later calls. Default: None.
         use_causal_mask: whether keys after a query are masked in self-attention. Default: True.
         training: whether dropout is applied. Default: Keras's training mode.
-        return_attention_scores: whether to return (outputs, scores). Requires `encoder_sequence`
-            and no caches. Default: False.
+        return_attention_scores: whether to return (outputs, scores). Requires `encoder_sequence`,
+            no caches, and no `flash_attention`. Default: False.
         packing: a `Packing` `[B, T]`. Inputs and outputs are then `[1, P, D]`. Default: None.
         encoder_packing: a `Packing` `[B, S]` of `encoder_sequence`. Default: None.
 

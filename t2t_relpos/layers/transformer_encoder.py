@@ -33,6 +33,10 @@ class TransformerEncoder(TransformerBlock):
         activation_dropout: rate of the dropout inside the feed-forward network. Default: 0.0.
         key_dim: size of a head for queries and keys. Default: None, the width of the inputs / N.
         value_dim: size of a head for values. Default: None, the width of the inputs / N.
+        sliding_window: in self-attention, a query attends to keys at distances less than this. As
+            in `RelativeMultiHeadAttention`. Default: None, no limit.
+        flash_attention: True: memory is linear in length at any length, and scores can't be
+            returned. As in `RelativeMultiHeadAttention`. Default: None.
         seed: seed of the dropouts. The seeds of the sublayers are derived from it. Default: None, a
             random seed.
         **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
+from t2t_relpos.decoding import score_tokens
 from t2t_relpos.layers.layer_mixin import LayerMixin, quantized_dtype
 from t2t_relpos.layers.residual import Dropout
 from t2t_relpos.layers.transformer_decoder import TransformerDecoder
@@ -81,7 +82,7 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
     >>> ids = np.array([[5, 7, 9, 1], [3, 1, 0, 0]])
     >>> model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     >>> history = model.fit(ids, ids, sample_weight=(ids != 0), verbose=0)
-    >>> model.generate(ids[:, :2], sampler="greedy", max_length=6)[:, :2].tolist()
+    >>> model.generate(ids[:, :2], max_length=6)[:, :2].tolist()
     [[5, 7], [3, 1]]
 
     With a config:
@@ -90,13 +91,14 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
     >>> config = TransformerConfig(
     ...     vocab_size=11, num_decoder_layers=1, hidden_dim=8, intermediate_dim=16, num_heads=2,
     ...     position="relative_v2+sinusoidal", max_relative_position=64)
-    >>> CausalLM(config=config).generate(ids[:, :0], sampler="greedy", max_length=6).shape
+    >>> CausalLM(config=config).generate(ids[:, :0], max_length=6).shape
     (2, 6)
 
     Reference: t2t `Transformer` without inputs, with `config`.
     """
 
     _continues_source = True
+    _default_sampler = "greedy"
 
     def __init__(
         self,
@@ -241,6 +243,28 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
             return self(ids, training=False)
 
         return start_unfolded(self, CausalLM, logits_of, source, max_length)
+
+    def score(self, ids, alpha=0.0):
+        """Returns the log-probabilities of given texts.
+
+        Args:
+            ids: int ids `[B, T]` including ends of texts, padded with 0.
+            alpha: exponent of the length penalty. With the same value, scores are equal to those
+                of `beam_search`.
+
+        Returns:
+            `TokenScores`.
+
+        Example:
+        >>> import numpy as np
+        >>> from keras import ops
+        >>> from t2t_relpos.models import CausalLM
+        >>> model = CausalLM(11, 1, 8, 16, 2, 4)
+        >>> scores = model.score(np.array([[5, 7, 9, 1], [3, 1, 0, 0]]))
+        >>> ops.convert_to_numpy(scores.lengths).tolist(), tuple(scores.token_scores.shape)
+        ([4, 2], (2, 4))
+        """
+        return score_tokens(self(ids, training=False), ids, alpha=alpha)
 
     def compute_output_shape(self, input_shape):
         return (*input_shape, self.vocab_size)

@@ -69,8 +69,6 @@ class TransformerConfig:
     (8, 16, 0.3)
     >>> TransformerConfig.from_dict(config.to_dict()) == config
     True
-
-    The examples of other classes use this small `config`.
     """
 
     vocab_size: int

@@ -1,6 +1,7 @@
 """`generate`: its checks, the sizes of its searches, and the state of models with caches."""
 
 import dataclasses
+import inspect
 import operator
 from typing import Any
 
@@ -12,7 +13,7 @@ from t2t_relpos import _checks, backend
 from t2t_relpos.backend import compile_function, largest
 from t2t_relpos.backend.keras_private import sublayers
 from t2t_relpos.decoding.constraints import checked_stop_ids
-from t2t_relpos.decoding.samplers import BeamSampler, copy_settings, get_sampler
+from t2t_relpos.decoding.samplers import SAMPLERS, BeamSampler, copy_settings, get_sampler
 from t2t_relpos.layers.relative_multi_head_attention import (
     RelativeMultiHeadAttention,
     cache_length,
@@ -27,9 +28,16 @@ class GenerationMixin:
 
     # Whether outputs start with the source, as in a language model.
     _continues_source = False
+    _default_sampler = "beam"
 
     def generate(
-        self, source, sampler="beam", max_length=None, jit_compile="auto", stop_token_ids="auto"
+        self,
+        source,
+        sampler="auto",
+        max_length=None,
+        jit_compile="auto",
+        stop_token_ids="auto",
+        **unknown,
     ):
         """Returns ids that a sampler generates from `source`.
 
@@ -38,12 +46,16 @@ class GenerationMixin:
         batch and the sources are padded to a few sizes. TensorFlow may warn about retracing. The
         search always uses the current weights. The last 128 compiled searches are kept.
 
+        A compiled search keeps other attributes of the model and its layers, such as numbers, as
+        they were when it was compiled. Call `reset_compiled_searches` after changing them.
+
         Args:
             source: int ids `[B, S]`, padded with 0. Sentences of an encoder-decoder model end with
                 id 1. For a `CausalLM`: prompts, with which the outputs start. They may have
                 different lengths. Padding follows a prompt, and nothing else follows id 1.
             sampler: `"beam"`, `"greedy"`, `"top_k"`, `"top_p"`, or a sampler of
-                `t2t_relpos.decoding`.
+                `t2t_relpos.decoding`. Its settings, such as a seed, are arguments of the sampler.
+                "auto": "greedy" for a `CausalLM`, otherwise "beam".
             max_length: largest number of ids of an output, including id 1 at its end. Default:
                 S + 50, or the number of learned positions if it is smaller.
             jit_compile: whether XLA compiles the search. "auto": True on TensorFlow and JAX, False
@@ -51,6 +63,7 @@ class GenerationMixin:
             stop_token_ids: "auto", a tuple of ids, or None. An output ends with the first of these
                 ids. "auto": id 1. None: no id, so that outputs have `max_length` ids. Prompts of a
                 `CausalLM` may only end with one of them.
+            **unknown: none. The error for a sampler's setting says to which sampler it belongs.
 
         Returns:
             An int32 array `[B, max_length]`, padded with 0 after the end. With samplers whose
@@ -58,6 +71,7 @@ class GenerationMixin:
             finished outputs than `num_results`, the last rows are unfinished outputs.
 
         Raises:
+            TypeError: for any other argument, such as a setting of a sampler.
             ValueError: if `source` is not `[B, S]` or holds ids out of range; if it is longer than
                 `max_length` or has ids after padding or after an end (`CausalLM`); if `max_length`
                 is not a positive int, or below the sampler's `min_length`; if a length exceeds the
@@ -68,11 +82,13 @@ class GenerationMixin:
         Example:
         >>> import numpy as np
         >>> from t2t_relpos.models import Transformer
-        >>> model = Transformer(config)  # config: the example of TransformerConfig
+        >>> model = Transformer.from_preset("tiny", vocab_size=11)
         >>> model.generate(np.array([[5, 7, 1], [3, 1, 0]]), max_length=6).shape
         (2, 6)
         """
-        sampler, jit_compile = get_sampler(sampler), _resolve_jit_compile(jit_compile)
+        _check_no_settings(unknown)
+        sampler = get_sampler(self._default_sampler if sampler == "auto" else sampler)
+        jit_compile = _resolve_jit_compile(jit_compile)
         source = _as_ids(source)
         # A compiled search can't check ids.
         _checks.token_ids(source, self._source_vocab_size)
@@ -97,6 +113,29 @@ class GenerationMixin:
         ids = ops.convert_to_numpy(search(*inputs.tensors(batch, max_length)))
         ids = ids[:batch, :, :max_length]
         return ids if sampler.num_results > 1 else ids[:, 0]
+
+    def reset_compiled_searches(self):
+        """Lets the next `generate` compile its search again.
+
+        Call it after changing attributes that `step` or the layers read, such as numbers. It is not
+        needed after changes of weights, methods, layers, quantization or LoRA.
+
+        Example:
+        >>> import numpy as np
+        >>> from t2t_relpos.models import CausalLM
+        >>> class ScaledLM(CausalLM):
+        ...     scale = 1.0
+        ...     def step(self, ids, state):
+        ...         logits, state = super().step(ids, state)
+        ...         return self.scale * logits, state
+        >>> model = ScaledLM(11, 1, 8, 16, 2, 4)
+        >>> outputs = model.generate(np.array([[5, 7]]), max_length=6)
+        >>> model.scale = -1.0
+        >>> model.reset_compiled_searches()
+        >>> model.generate(np.array([[5, 7]]), max_length=6).shape
+        (1, 6)
+        """
+        self._searches = SearchFunctions()
 
     @property
     def _source_vocab_size(self):
@@ -238,10 +277,6 @@ def _start_uncached(logits_of, context, rows, max_length):
 def cache_capacity(self, state):
     """Returns the number of steps that the caches in a state have room for."""
     return cache_length(next(iter(state["caches"].values())))
-
-
-# Python would name the class in errors of arguments, which users do not know.
-GenerationMixin.generate.__qualname__ = "generate"
 
 
 class SearchFunctions:
@@ -466,6 +501,15 @@ def _check_lengths(source_length, max_length, num_positions):
             "Pass a smaller `max_length`, split the sources, or train a model with a larger "
             "`TransformerConfig.max_length`."
         )
+
+
+def _check_no_settings(unknown):
+    """Raises TypeError if a dict of unknown arguments of `generate` is not empty."""
+    for name in unknown:
+        owners = [x for x in SAMPLERS.values() if name in inspect.signature(x).parameters]
+        # Most samplers have the arguments of the others too.
+        hint = f" Pass it to a sampler: sampler={owners[-1].__name__}({name}=...)" if owners else ""
+        raise TypeError(f"generate() got an unexpected keyword argument {name!r}.{hint}")
 
 
 def _check_min_length(sampler, max_length):

@@ -291,7 +291,7 @@ class Transformer(GenerationMixin, LayerMixin, keras.Model):
         >>> from keras import ops
         >>> from t2t_relpos.decoding import beam_search
         >>> from t2t_relpos.models import Transformer
-        >>> model = Transformer(config)  # config: the example of TransformerConfig
+        >>> model = Transformer.from_preset("tiny", vocab_size=11)
         >>> state = model.encode(np.array([[5, 7, 1], [3, 1, 0]]), max_length=6)
         >>> result = beam_search(model.step, state, batch_size=2, max_length=6, beam_size=3)
         >>> tuple(result.ids.shape)
@@ -364,7 +364,7 @@ class Transformer(GenerationMixin, LayerMixin, keras.Model):
         >>> import numpy as np
         >>> from keras import ops
         >>> from t2t_relpos.models import Transformer
-        >>> model = Transformer(config)  # config: the example of TransformerConfig
+        >>> model = Transformer.from_preset("tiny", vocab_size=11)
         >>> source, targets = np.array([[5, 7, 9, 1]]), np.array([[3, 1, 0]])
         >>> scores, alignments = model.score(source, targets, return_alignments=True)
         >>> ops.convert_to_numpy(scores.lengths).tolist(), tuple(alignments.shape)

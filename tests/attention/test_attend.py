@@ -1,10 +1,19 @@
 """Tests of the arguments and results of `attend`."""
 
+import keras
 import numpy as np
 import pytest
+from comparisons import assert_all_close
+from gradients import output_and_gradients
 from keras import ops
 
-from t2t_relpos.attention import attend, dispatch
+from t2t_relpos.attention import (
+    attend,
+    dispatch,
+    dot_product_attention_relative,
+    relative_attention_inner,
+)
+from t2t_relpos.attention.t2t_variants import attend_2d, attend_two_blocks
 
 X = np.ones((2, 3, 7, 5), "float32")
 
@@ -60,6 +69,77 @@ def test_dropout_applies_to_values_and_value_table(draw, precision):
     np.testing.assert_allclose(doubled, expected, rtol=0, atol=precision.atol)
 
 
+def dtype_of(x):
+    return keras.backend.standardize_dtype(x.dtype)
+
+
+@pytest.mark.parametrize("implementation", [None, *(row.name for row in dispatch.TABLE)])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64:UserWarning")
+def test_results_have_the_dtype_of_the_query(dtype, implementation, draw):
+    """Keys, values and tables of other dtypes are cast. Gradients have the dtypes of tensors."""
+    arrays, k = [x.astype("float32") for x in draw(11, 11, 2)], 2
+    if implementation == "without_tables":
+        arrays, k = arrays[:3], None
+    query = ops.cast(arrays[0], dtype)
+    options = {"return_weights": False, "implementation": implementation}
+    if implementation is not None:
+        call = dispatch.AttentionCall.from_arguments(11, 11, k, query=query, value=query)
+        unmet, _ = dispatch._by_name(implementation).match(call, ignore_preferences=True)
+        if unmet is not None:
+            pytest.skip(f"{implementation} requires {unmet.text}")
+
+    def compute(xs, cast_others):
+        xs = [ops.cast(xs[0], dtype), *(ops.cast(x, dtype) if cast_others else x for x in xs[1:])]
+        outputs, _ = attend(*xs, **options)
+        assert dtype_of(outputs) == dtype_of(query)
+        return ops.cast(outputs, "float32")
+
+    found = output_and_gradients(lambda xs: compute(xs, False), arrays)
+    expected = output_and_gradients(lambda xs: compute(xs, True), arrays)
+    assert_all_close(found, expected, rtol=1e-6, atol=1e-6)
+    assert {x.dtype for x in found[1]} == {np.dtype("float32")}
+
+
+@pytest.mark.parametrize("length", [6, 40, 150])
+def test_weights_and_outputs_of_all_lengths_have_the_dtype_of_the_query(length, draw):
+    query, *others = draw(length, length, 2)
+    query = ops.cast(query, "bfloat16")
+    for mask in (None, np.ones((length, length), "uint8")):
+        outputs, weights = attend(query, *others, mask=mask)
+        without_weights, _ = attend(query, *others, mask=mask, return_weights=False)
+        results = outputs, weights, without_weights
+        assert [dtype_of(x) for x in results] == ["bfloat16"] * 3
+
+
+@pytest.mark.parametrize(
+    "function, shapes, options",
+    [
+        (attend_two_blocks, [(1, 2, 7, 4)] * 3 + [(12, 4)] * 2, {"block_length": 3}),
+        (attend_2d, [(1, 2, 3, 5, 4)] * 3 + [(5, 4), (7, 4)], {}),
+        (relative_attention_inner, [(1, 2, 7, 4)] * 2 + [(7, 7, 4)], {"transpose": True}),
+    ],
+)
+def test_other_functions_cast_to_the_dtype_of_the_query(function, shapes, options, rng):
+    first, *others = (rng.normal(size=shape).astype("float32") for shape in shapes)
+    first = ops.cast(first, "bfloat16")
+    found = keras.tree.flatten(function(first, *others, **options))
+    assert {dtype_of(x) for x in found} == {"bfloat16"}
+    expected = function(first, *(ops.cast(x, "bfloat16") for x in others), **options)
+    found, expected = (
+        [ops.cast(x, "float32") for x in keras.tree.flatten(xs)] for xs in (found, expected)
+    )
+    assert_all_close(found, expected, rtol=0, atol=0)
+
+
+def test_port_casts_to_the_dtype_of_the_query():
+    table = np.ones((5, 5), "float32")
+    query = ops.cast(X, "bfloat16")
+    assert (
+        dtype_of(dot_product_attention_relative(query, X, X, None, table, table, 2)) == "bfloat16"
+    )
+
+
 def test_tables_of_arbitrary_ids_may_have_an_even_number_of_rows():
     tables = np.arange(20.0, dtype="float32").reshape(4, 5), np.ones((4, 5), "float32")
     outputs, _ = attend(X, X, X, *tables, relative_ids=np.full((7, 7), 3))
@@ -112,6 +192,9 @@ FLOAT_MASKS = {"mask": table(7, 7), "key_mask": table(2, 7), "query_mask": table
             with_ids(np.zeros(7, int)),
             r"Expected `relative_ids` of shape \[T, S\] or \[B, T, S\]. Received: shape \(7,\)",
         ),
+        ({"query": np.ones((2, 3, 7, 5), "int32")}, "Expected `query` of a floating-point dtype"),
+        ({"query": X[0]}, r"Expected `query` of shape \[B, N, T, H\]. Received: shape \(3, 7, 5\)"),
+        ({"rematerialize": "yes"}, "Expected `rematerialize` to be True, .* Received: 'yes'"),
         ({"query_offset": [0, 1]}, r"Expected `query_offset` to be an int, .* Received: \[0, 1\]"),
         ({"query_offset": True}, "Received: True"),
         ({"query_offset": 0.5}, "Expected `query_offset` of an integer dtype. Received: dtype"),
@@ -132,4 +215,4 @@ FLOAT_MASKS = {"mask": table(7, 7), "key_mask": table(2, 7), "query_mask": table
 )
 def test_attend_raises(arguments, message):
     with pytest.raises(ValueError, match=message):
-        attend(X, X, X, **arguments)
+        attend(**{"query": X, "key": X, "value": X} | arguments)

@@ -11,7 +11,8 @@ XLA = {"backend": "tensorflow", "xla": True, "device": "gpu"}
 GPU = {**XLA, "xla": False}
 JAX = {"backend": "jax", "xla": False, "device": "tpu"}
 TORCH = {"backend": "torch", "xla": False, "device": "cpu"}
-JAX_GPU, TORCH_GPU = {**JAX, "device": "gpu"}, {**TORCH, "device": "gpu"}
+JAX_GPU = {**JAX, "device": "gpu", "dtype": "bfloat16"}
+TORCH_GPU, TORCH_TPU = {**TORCH, "device": "gpu"}, {**TORCH, "device": "tpu"}
 TRAINING = {**CPU, "rematerialize": False}
 # The choice of the backend of the tests, without returned weights.
 CHOSEN_FOR_101_POSITIONS = {
@@ -73,6 +74,19 @@ CHOSEN_FOR_101_POSITIONS = {
         (129, {**JAX_GPU, "causal": True}, "flash"),
         (11, {**JAX_GPU, "rematerialize": True}, "flash"),
         (300, {**JAX_GPU, "seeded_dropout": False}, "rows"),
+        (8192, {**JAX_GPU, "dtype": "float32"}, "scanned_blocks"),
+        (8192, {**JAX_GPU, "dtype": "float16", "device": "GPU"}, "flash"),
+        (8192, {**JAX_GPU, "key_dim": 256}, "flash"),
+        (8192, {**JAX_GPU, "key_dim": 264}, "scanned_blocks"),
+        (8192, {**JAX_GPU, "key_dim": 60}, "scanned_blocks"),
+        (8192, {**JAX_GPU, "value_dim": 32}, "scanned_blocks"),
+        (8192, {**JAX_GPU, "share_heads": False}, "scanned_blocks"),
+        (8192, {**JAX_GPU, "dropout": 0.1}, "scanned_blocks"),
+        (8192, {**TORCH_GPU, "key_dim": 60}, "scanned_blocks"),
+        (8192, {**TORCH_GPU, "dtype": "float64"}, "scanned_blocks"),
+        (8192, {**TORCH, "key_dim": 60, "dtype": "float64"}, "flash"),
+        (5000, TORCH_TPU, "scanned_blocks"),
+        (300, TORCH_TPU, "unrolled_blocks"),
         (11, {**JAX, "rematerialize": True, "device": "cpu"}, "scanned_blocks"),
         (300, {**TORCH, "length_k": 301}, "unrolled_blocks"),
         (300, {**TORCH, "query_offset": 1}, "unrolled_blocks"),
@@ -227,12 +241,70 @@ def test_longer_sequences_save_fewer_matrices():
             r"Expected options among causal, .* Received: flash_attention. .*`rematerialize=True`",
         ),
         ({"backend": "jaxx"}, "Expected `backend` to be one of .* Received: 'jaxx'"),
-        ({"device": "GPU"}, "Expected `device` to be one of .* Received: 'GPU'"),
+        ({"device": "cuda"}, "Expected `device` to be one of .* Received: 'cuda'"),
+        ({"device": 0}, "Expected `device` to be one of .* Received: 0"),
+        ({"dtype": "int32"}, "Expected a floating-point `dtype`. Received: int32"),
+        ({"dtype": "float31"}, "float31"),
+        ({"key_dim": 0}, "Expected `key_dim` to be a positive integer. Received: key_dim=0"),
+        ({"value_dim": -1}, "Expected `value_dim` to be a positive integer"),
+        ({"dropout": 1}, "Expected `dropout` to be at least 0 and below 1. Received: dropout=1"),
+        ({"ids_rank": 4}, "Expected `ids_rank` to be 2 .* Received: 4"),
+        ({"length_q": -5}, "Expected `length_q` to be an integer of .* Received: length_q=-5"),
+        ({"length_k": 7.0}, "Expected `length_k` to be an integer of .* Received: length_k=7.0"),
+        (
+            {"max_relative_position": -3},
+            r"Expected `max_relative_position` .*Received: max_relative_position=-3",
+        ),
     ],
 )
 def test_explain_rejects_unknown_options(options, message):
     with pytest.raises(ValueError, match=message):
+        explain(**{"length_q": 64} | options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sliding_window": -5},
+        {"sliding_window": 2.5},
+        {"query_offset": 0.5},
+        {"query_offset": "left"},
+        {"query_offset": 2**40},
+        {"rematerialize": "yes"},
+    ],
+    ids=str,
+)
+def test_explain_raises_the_errors_of_attend(options):
+    x = np.ones((1, 1, 64, 2), "float32")
+    with pytest.raises(ValueError) as error:
+        attend(x, x, x, **options)
+    with pytest.raises(ValueError) as same_error:
         explain(64, **options)
+    assert str(same_error.value) == str(error.value)
+
+
+def test_explain_reads_offsets_as_attend():
+    assert explain(64, query_offset=np.array([3, 4])).chosen == "by_id"
+    assert explain(64, query_offset=0, **TORCH, rematerialize=np.True_).chosen == "flash"
+
+
+@pytest.mark.parametrize(
+    "length, options, skips_keys, saved_matrices",
+    [
+        (3000, {**TRAINING, "sliding_window": 64}, True, 1),
+        (3000, {**CPU, "sliding_window": 64}, True, 0),
+        (3000, {**TRAINING, "sliding_window": 64, "return_weights": True}, False, 3),
+        (200, {**TRAINING, "sliding_window": 64}, False, 2),
+        (3000, TRAINING, False, 1),
+        (3000, {**TORCH, "sliding_window": 64}, True, 0),
+        (3000, TORCH, False, 0),
+        (None, {**XLA, "sliding_window": 64}, True, 0),
+    ],
+)
+def test_explain_says_whether_a_window_saves_time(length, options, skips_keys, saved_matrices):
+    explanation = explain(length, **options)
+    found = explanation.skips_keys, explanation.saved_matrices
+    assert found == (skips_keys, saved_matrices)
 
 
 def test_conditions_are_true_false_or_a_tensor():

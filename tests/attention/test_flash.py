@@ -152,9 +152,9 @@ def test_shapes_of_the_kernel_of_jax(length, monkeypatch):
     module = jax_flash._cudnn()
     monkeypatch.setattr(module, "check_cudnn_version", lambda: 91000)
     monkeypatch.setattr(module, "check_compute_capability", lambda capability: True)
-    assert jax_flash.has_kernel()
     x = jax.ShapeDtypeStruct((2, 3, length, 8), "bfloat16")
-    assert jax_flash.supports(x, x, 256) and not jax_flash.supports(x, x, 264)
+    assert jax_flash.has_kernel(x)
+    assert jax_flash.supports(x, 256) and not jax_flash.supports(x, 264)
 
     def compute(query, key, value, d_outputs):
         results = jax_flash.forward(query, key, value, None)
@@ -174,7 +174,7 @@ def test_no_kernel_if_private_functions_of_jax_changed(monkeypatch):
     monkeypatch.setattr(module, "_dot_product_attention_bwd_rule", lambda scale, seed: None)
     jax_flash._cudnn.cache_clear()
     try:
-        assert not jax_flash.has_kernel()
+        assert not jax_flash.has_kernel(None)
     finally:
         jax_flash._cudnn.cache_clear()
 
@@ -232,7 +232,7 @@ class TestKernels:
 
     def test_requirements(self, draw):
         def unmet(*tensors, **options):
-            call = dispatch.AttentionCall(
+            call = dispatch.AttentionCall.from_arguments(
                 19, 19, 2, **dict(zip(TENSORS, map(ops.convert_to_tensor, tensors))), **options
             )
             condition, _ = dispatch._by_name("flash").match(call)

@@ -154,7 +154,7 @@ def run(implementation, tensors, **options):
         described["mask"] = combine_masks(options["mask"])
     described |= {name: ops.convert_to_tensor(x) for name, x in tensors.items()}
     unmet, _ = implementation.match(
-        dispatch.AttentionCall(*lengths, k, **described), ignore_preferences=True
+        dispatch.AttentionCall.from_arguments(*lengths, k, **described), ignore_preferences=True
     )
     if unmet is not None:
         pytest.skip(f"{implementation.name} requires {unmet.text}")

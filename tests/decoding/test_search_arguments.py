@@ -17,7 +17,17 @@ from t2t_relpos.decoding import (
 
 SEARCHES = [beam_search, greedy_search, sample_search]
 # Errors of all searches, of beam search, and of sampling.
+LENGTH = "Expected `max_length` to be a positive integer. Received: max_length={}. Pass an int"
 SHARED = [
+    *(({"max_length": n}, LENGTH.format(n)) for n in (0, -1, 2.5, None, True)),
+    *(
+        ({"batch_size": n}, f"Expected `batch_size` to be an int .* Received: batch_size={n}")
+        for n in (-1, 2.5)
+    ),
+    *(
+        ({name: n}, f"Expected `{name}` to be an int or a scalar tensor. Received: {name}={n}")
+        for name, n in (("eos_id", 1.5), ("eos_id", None), ("pad_id", 0.0))
+    ),
     ({"eos_id": 2, "pad_id": 2}, "Expected different `eos_id` and `pad_id`.* Received: 2 for"),
     (
         {"prefix": np.ones((2, 1), int)},
@@ -119,8 +129,9 @@ SAMPLE = [
     ],
 )
 def test_searches_reject_invalid_arguments(language, search, settings, message):
+    sizes = {"batch_size": 3, "max_length": 4}
     with pytest.raises(ValueError, match=message):
-        search(language.step, language.start(), 3, 4, **settings)
+        search(language.step, language.start(), **sizes | settings)
 
 
 @pytest.mark.parametrize(

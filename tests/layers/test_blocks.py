@@ -5,7 +5,14 @@ import numpy as np
 import pytest
 from keras import ops
 
-from t2t_relpos.layers import FeedForward, Residual, TransformerDecoder, TransformerEncoder
+from t2t_relpos.attention.masks import window_mask
+from t2t_relpos.layers import (
+    FeedForward,
+    RelativeMultiHeadAttention,
+    Residual,
+    TransformerDecoder,
+    TransformerEncoder,
+)
 
 both_orders = pytest.mark.parametrize("normalize_first", [True, False])
 IDS = np.array([[3, 5, 2, 0, 0], [4, 4, 6, 2, 0]])
@@ -104,12 +111,60 @@ def test_decoder_is_causal(rng):
     np.testing.assert_allclose(layer(x, encoded)[:, :4], layer(changed, encoded)[:, :4], atol=1e-6)
 
 
+@pytest.mark.parametrize("flash_attention", [None, True])
+def test_window_of_a_block_limits_its_self_attention(flash_attention, rng):
+    x, encoded = arrays(rng, 11, 9)
+    mask = ops.convert_to_numpy(window_mask(11, 11, 3))
+    settings = {"sliding_window": 3, "flash_attention": flash_attention}
+    for block, sequences, name in (
+        (TransformerEncoder, [x], "attention_mask"),
+        (TransformerDecoder, [x, encoded], "decoder_attention_mask"),
+    ):
+        layer, plain = make(block, **settings), make(block)
+        outputs = layer(*sequences)
+        plain(*sequences)
+        plain.set_weights(layer.get_weights())
+        np.testing.assert_allclose(outputs, plain(*sequences, **{name: mask}), atol=1e-5)
+        config = layer.get_config()
+        assert {key: config[key] for key in settings} == settings
+
+
+def test_flash_attention_of_a_block_is_that_of_its_attentions(run_log, rng):
+    x, encoded = arrays(rng, 40, 30)
+    make(TransformerDecoder, flash_attention=True)(x, encoded)
+    found = run_log[:]
+    run_log.clear()
+    settings = {"num_heads": 2, "key_dim": 3, "flash_attention": True}
+    RelativeMultiHeadAttention(**settings, max_relative_position=3)(x, x, use_causal_mask=True)
+    RelativeMultiHeadAttention(**settings, use_key_table=False, use_value_table=False)(x, encoded)
+    assert found == run_log
+    run_log.clear()
+    make(TransformerDecoder)(x, encoded)
+    assert found[0] != run_log[0]
+
+
+@pytest.mark.parametrize("sliding_window", [0, -1, 2.5])
+def test_blocks_reject_an_invalid_window(sliding_window):
+    with pytest.raises(ValueError, match="Expected `sliding_window` to be a positive integer"):
+        make(TransformerEncoder, sliding_window=sliding_window)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"normalize_first": True},
+        {"normalize_first": False},
+        {"sliding_window": 3},
+        {"sliding_window": 2, "relative_v2": True, "flash_attention": True},
+        {"relative_cross_attention": True},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("has_mask", [True, False])
-@both_orders
-def test_decoder_steps_equal_the_full_call(normalize_first, has_mask, rng):
+def test_decoder_steps_equal_the_full_call(settings, has_mask, rng):
     x, encoded = arrays(rng, 7, 5)
     mask = np.arange(5) < np.array([[5], [3], [1]]) if has_mask else None
-    layer = make(TransformerDecoder, normalize_first=normalize_first)
+    layer = make(TransformerDecoder, **settings)
     full = ops.convert_to_numpy(layer(x, encoded, encoder_padding_mask=mask))
     cache = np.zeros((3, 2, 7, 2, 3), "float32")
     cross_cache = layer.cross_attention.project_cache(encoded)
@@ -139,6 +194,20 @@ def test_relative_cross_attention_with_a_cache_that_is_only_read(rng):
         x[:, 5:], encoded, self_attention_cache=cache, cross_attention_cache=cross_cache
     )
     np.testing.assert_allclose(outputs, full[:, 5:], atol=1e-5)
+
+
+@pytest.mark.parametrize("source_length", [5, 9])
+def test_relative_cross_attention_puts_target_i_at_source_i(source_length, rng):
+    x, encoded = arrays(rng, 7, source_length)
+    layer = make(TransformerDecoder, relative_cross_attention=True)
+    _, scores = layer(x, encoded, return_attention_scores=True)
+    x = ops.convert_to_tensor(x)
+    inner = layer.self_attention_residual.after(x, layer.self_attention(x, x, use_causal_mask=True))
+    find = lambda **offset: layer.cross_attention(
+        inner, encoded, return_attention_scores=True, **offset
+    )[1]
+    np.testing.assert_allclose(scores, find(query_offset=0), atol=1e-6)
+    assert np.abs(ops.convert_to_numpy(scores - find())).max() > 1e-3
 
 
 def test_decoder_rejects_a_missing_or_unexpected_encoder(rng):

@@ -279,8 +279,10 @@ def test_cached_attention_casts_its_inputs(dtype):
     cache = np.zeros((3, 2, 4, 2, 3), "float16")
     arguments = {"self_attention_cache": cache, "self_attention_cache_update_index": 0}
     outputs, _ = decoder(x, **arguments)
-    np.testing.assert_array_equal(
-        ops.cast(outputs, "float32"), ops.cast(decoder(x)[:, :1], "float32")
+    # Of four keys, three are masked. Matrix products of other sizes are rounded differently.
+    atol = 1e-6 if dtype == "float32" else 0.02
+    np.testing.assert_allclose(
+        ops.cast(outputs, "float32"), ops.cast(decoder(x), "float32"), atol=atol
     )
     layer = decoder.self_attention
     outputs, cache = layer.attend_with_cache(x, x, cache, 0, causal=True, query_offset=0)

@@ -1,5 +1,6 @@
 """The contract of every layer: configuration, symbolic calls, bfloat16, `fit` and saving."""
 
+import json
 import re
 
 import keras
@@ -59,6 +60,19 @@ def test_contract_of_a_layer(name, rng):
     spec = case.call(unbuilt.compute_output_spec, specs)
     assert (spec.shape, spec.dtype) == (expected.shape, "bfloat16")
     np.testing.assert_allclose(as_array(outputs), expected, atol=0.05 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_configs_have_json_types_for_numpy_numbers(name):
+    case, settings = LAYERS[name]
+    layer = case.make(**settings)
+    config = layer.get_config()
+    numbers = {
+        key: np.asarray(value)[()] if isinstance(value, (bool, int, float)) else value
+        for key, value in config.items()
+    }
+    found = type(layer).from_config(numbers).get_config()
+    assert json.loads(json.dumps(found)) == json.loads(json.dumps(config))
 
 
 @pytest.fixture(scope="module", params=["unknown sizes", "known sizes"])

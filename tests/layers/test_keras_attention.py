@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from layer_cases import CASES, random_inputs
 
 from t2t_relpos.layers import RelativeMultiHeadAttention
 from t2t_relpos.layers.attention_base import INTO_HEADS, OUT_OF_HEADS, HeadProjection
@@ -134,6 +135,100 @@ def test_lora_trains_only_its_kernels_and_saves(tmp_path, rng):
     np.testing.assert_allclose(loaded(X), model(X), atol=1e-6)
 
 
+quantizes = pytest.mark.usefixtures("frozen_objects")
+ATTENTIONS = ["relative", "v2_masked", "2d", "local", "relations"]
+
+
+def projections(layer):
+    names = ["query", "key", "value", "output", *(["gate"] if layer.use_gate else [])]
+    return [getattr(layer, f"{name}_dense") for name in names]
+
+
+def layer_and_copy(case, inputs):
+    """Returns two layers with a gate and the same weights."""
+    layers = [case.make(use_gate=True, name="attention") for _ in range(2)]
+    for layer in layers:
+        case.call(layer, inputs)
+    layers[1].set_weights(layers[0].get_weights())
+    return layers
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_lora_of_a_layer_is_that_of_its_projections(name, rng):
+    case = CASES[name]
+    inputs = random_inputs(case.input_names(), rng)
+    layer, by_projection = layer_and_copy(case, inputs)
+    before = ops.convert_to_numpy(case.call(layer, inputs))
+    layer.enable_lora(2, lora_alpha=3, b_initializer="normal")
+    for projection in projections(by_projection):
+        projection.enable_lora(2, lora_alpha=3)
+    of_both = [[v.path for v in each.trainable_variables] for each in (layer, by_projection)]
+    assert of_both[0] == of_both[1]
+    by_projection.set_weights(layer.get_weights())
+    after = ops.convert_to_numpy(case.call(layer, inputs))
+    np.testing.assert_allclose(after, case.call(by_projection, inputs), atol=1e-6)
+    assert np.abs(after - before).max() > 1e-3
+    kernels = [ops.convert_to_numpy(p.lora_kernel_a) for p in projections(layer)[:2]]
+    assert not np.array_equal(*kernels)
+    with pytest.raises(ValueError, match="without LoRA. Received: LoRA in attention/query"):
+        layer.enable_lora(2)
+
+
+def test_lora_of_a_layer_saves_and_continues(tmp_path):
+    model, layer = small_model()
+    assert "lora_rank" not in layer.get_config()
+    layer.enable_lora(2)
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    model.fit(X, X, epochs=3, verbose=0)
+    expected = ops.convert_to_numpy(model(X))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(loaded(X), expected, atol=1e-6)
+    assert loaded.get_layer("attention").get_config() == layer.get_config()
+    before = loaded.get_weights()
+    loaded.fit(X, X, verbose=0)
+    changed = zip(loaded.variables, before, loaded.get_weights())
+    names = {v.path for v, old, new in changed if not np.array_equal(old, new)}
+    assert {f"attention/{n}/lora_kernel_b" for n in ("query", "attention_output")} <= names
+    assert "attention/query/kernel" not in names
+
+
+@quantizes
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_quantization_of_a_layer_is_that_of_its_projections(name, rng):
+    case = CASES[name]
+    inputs = random_inputs(case.input_names(), rng)
+    layer, by_projection = layer_and_copy(case, inputs)
+    layer.quantize("int8")
+    for projection in projections(by_projection):
+        projection.quantize("int8")
+    np.testing.assert_array_equal(
+        *(ops.convert_to_numpy(case.call(each, inputs)) for each in (layer, by_projection))
+    )
+    assert layer.get_config() == by_projection.get_config()
+    with pytest.raises(ValueError, match="that are not quantized. Received: attention/query, "):
+        layer.quantize("int8")
+
+
+@quantizes
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+def test_quantization_of_a_layer_is_that_of_its_model(tmp_path):
+    (model, layer), (other, _) = small_model(), small_model()
+    other.set_weights(model.get_weights())
+    layer.quantize("int8")
+    other.quantize("int8")
+    found, expected = (ops.convert_to_numpy(each(X)) for each in (model, other))
+    np.testing.assert_array_equal(found, expected)
+    if keras.backend.backend() == "torch":
+        assert len(list(layer.parameters())) == len(layer.variables)
+    with pytest.raises(ValueError, match="already quantized"):
+        model.quantize("int8")
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(ops.convert_to_numpy(loaded(X)), expected)
+
+
+@quantizes
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
 def test_int8_quantization_is_close_and_saves(tmp_path):
     model, layer = small_model()
@@ -150,6 +245,7 @@ def test_int8_quantization_is_close_and_saves(tmp_path):
         np.testing.assert_allclose(model(X), after, atol=1e-6)
 
 
+@quantizes
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
 def test_conversion_rejects_lora_and_quantized_weights():
     def make(name):

@@ -124,7 +124,8 @@ def test_beam_search_equals_one_without_caches():
     expected = model.generate(prompts, sampler="beam", max_length=9)
     # A replaced `call` of the model stops the use of caches and folded weights.
     original, model.call = model.call, lambda ids, training=None: original(ids, training=training)
-    np.testing.assert_array_equal(model.generate(prompts, max_length=9), expected)
+    found = model.generate(prompts, sampler="beam", max_length=9)
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_samplers_accept_empty_prompts():
@@ -146,6 +147,22 @@ def test_saved_models_compute_the_same(position, tmp_path):
     ids = random_ids(2, 9)
     assert loaded.config == model.config
     np.testing.assert_array_equal(*(ops.convert_to_numpy(each(ids)) for each in (model, loaded)))
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+def test_score_sums_log_probabilities_of_the_call(alpha):
+    model, ids = make_model(), random_ids(3, 7)
+    ids[1, 4:] = ids[2, 1:] = 0
+    logits = ops.convert_to_numpy(model(ids)).astype("float64")
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    scores = model.score(ids, alpha=alpha)
+    np.testing.assert_array_equal(scores.lengths, [7, 4, 1])
+    for row, length in enumerate((7, 4, 1)):
+        expected = log_probs[row, np.arange(length), ids[row, :length]]
+        np.testing.assert_allclose(scores.token_scores[row][:length], expected, atol=1e-5)
+        np.testing.assert_array_equal(scores.token_scores[row][length:], 0.0)
+        penalty = ((5 + length) / 6) ** alpha
+        np.testing.assert_allclose(scores.scores[row], expected.sum() / penalty, atol=1e-5)
 
 
 def test_learned_positions_limit_outputs():

@@ -6,6 +6,7 @@ test_generation_inputs.py tests the arguments of `generate` without compilation.
 import keras
 import numpy as np
 import pytest
+from critical_lengths import SEARCH_LENGTHS, attention_lengths
 from keras import ops
 from small_transformers import random_transformer, search_ids, small_causal_lm
 
@@ -13,11 +14,12 @@ from t2t_relpos.decoding import (
     BeamSampler,
     GreedySampler,
     TopKSampler,
+    TopPSampler,
     beam_search,
     greedy_search,
     sample_search,
 )
-from t2t_relpos.models import Transformer
+from t2t_relpos.models import CausalLM, Transformer
 
 SOURCE = np.array([[5, 7, 9, 2, 1], [3, 1, 0, 0, 0], [8, 8, 4, 1, 0]])
 # Of more than 16 ids, so that a compiled beam search enlarges its caches.
@@ -93,6 +95,77 @@ def test_causal_lm_generate_continues_the_source():
         logits[:, 0] = -np.inf
         end = int((outputs[row] != 0).sum())
         np.testing.assert_array_equal(logits.argmax(-1)[length:end], outputs[row, length:end])
+
+
+# Functions, because samplers that draw continue their sequence of random numbers. "random" draws
+# from all ids.
+SAMPLERS = {
+    "beam": lambda: BeamSampler(3),
+    "greedy": GreedySampler,
+    "top_k": lambda: TopKSampler(3, seed=1),
+    "top_p": lambda: TopPSampler(0.9, seed=1),
+    "random": lambda: TopKSampler(11, seed=1),
+}
+# Other combinations of a sampler and a length are slow: each compiles a search.
+FAST = ("beam", "greedy")
+PROMPTS = np.array([[5, 7, 9], [3, 4, 0]])
+
+
+@pytest.fixture(scope="module")
+def language_model():
+    return small_causal_lm()
+
+
+def uncompiled_search(model, source, sampler, max_length, **stop_arguments):
+    """Returns the ids of a search with the model's own steps: not compiled, weights not folded."""
+    uniform = sampler.random_numbers(len(source), max_length)
+    prefix = source if isinstance(model, CausalLM) else None
+    source = ops.cast(source, "int32")
+    state, arguments = model.encode(source, max_length), (len(source), max_length, uniform, prefix)
+    return ops.convert_to_numpy(sampler.search(model.step, state, *arguments, **stop_arguments).ids)
+
+
+@pytest.mark.parametrize("fixture, source", [("model", SOURCE), ("language_model", PROMPTS)])
+@pytest.mark.parametrize(
+    "sampler, length",
+    [
+        *((name, None) for name in FAST),
+        *(
+            pytest.param(name, length, marks=pytest.mark.slow)
+            for name in SAMPLERS
+            for length in (None, *SEARCH_LENGTHS)
+            if length or name not in FAST
+        ),
+    ],
+)
+def test_compiled_searches_equal_uncompiled_ones(fixture, source, sampler, length, request):
+    """Nothing ends outputs, so that searches take all steps. `None` is the default length."""
+    model, make_sampler = request.getfixturevalue(fixture), SAMPLERS[sampler]
+    found = model.generate(source, make_sampler(), length, stop_token_ids=None)
+    length = length or source.shape[1] + 50
+    assert found.shape == (len(source), length) and (found > 0).all()
+    expected = uncompiled_search(model, source, make_sampler(), length, stop_token_ids=())
+    np.testing.assert_array_equal(found, expected[:, 0])
+
+
+@pytest.mark.parametrize(
+    "fixture, source, default",
+    [("model", SOURCE, BeamSampler), ("language_model", PROMPTS, GreedySampler)],
+)
+def test_generate_without_arguments_equals_the_default_sampler(fixture, source, default, request):
+    model = request.getfixturevalue(fixture)
+    found = model.generate(source)
+    expected = uncompiled_search(model, source, default(), source.shape[1] + 50)
+    np.testing.assert_array_equal(found, expected[:, 0])
+
+
+def test_logits_do_not_depend_on_later_ids_at_any_length(language_model, rng):
+    lengths = sorted({*SEARCH_LENGTHS, *attention_lengths(causal=True)})
+    ids = rng.integers(2, 11, (1, lengths[-1] + 1))
+    expected = ops.convert_to_numpy(language_model(ids))
+    for length in lengths:
+        found = ops.convert_to_numpy(language_model(ids[:, :length]))
+        np.testing.assert_allclose(found, expected[:, :length], atol=1e-4, err_msg=str(length))
 
 
 def test_generate_does_not_record_gradients_on_torch():

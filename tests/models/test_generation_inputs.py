@@ -199,6 +199,22 @@ def test_unknown_arguments_of_generate_do_not_name_internal_classes(language_mod
 
 
 @pytest.mark.parametrize(
+    "name, sampler",
+    [
+        ("seed", "TopPSampler"),
+        ("temperature", "TopPSampler"),
+        ("num_beams", "BeamSampler"),
+        ("min_length", "TopPSampler"),
+    ],
+)
+@pytest.mark.parametrize("fixture", ["model", "language_model"])
+def test_generate_says_which_sampler_has_an_argument(fixture, name, sampler, request):
+    message = rf"argument '{name}'. Pass it to a sampler: sampler={sampler}\({name}=...\)"
+    with pytest.raises(TypeError, match=message):
+        request.getfixturevalue(fixture).generate(SOURCE[:, :2], **{name: 1})
+
+
+@pytest.mark.parametrize(
     "sampler",
     [
         GreedySampler(min_length=2),
@@ -217,6 +233,19 @@ def test_samplers_restore_their_config(sampler):
         assert type(restored) is type(sampler)
         assert restored.get_config() == sampler.get_config()
         assert restored.settings() == sampler.settings()
+
+
+def test_configs_of_samplers_have_json_types():
+    for sampler in (
+        GreedySampler(min_length=np.int64(3), repetition_penalty=np.float32(0.5)),
+        BeamSampler(np.int32(3), np.float32(0.5), np.int64(2), np.bool_(True)),
+        TopKSampler(np.int64(3), np.float32(0.5), seed=np.int64(7)),
+        TopPSampler(np.float16(0.5), np.uint8(4), np.float64(0.5), num_results=np.int32(2)),
+    ):
+        restored = type(sampler).from_config(json.loads(json.dumps(sampler.get_config())))
+        assert restored.get_config() == sampler.get_config()
+        sampler.min_length = np.int64(2)
+        assert type(sampler.get_config()["min_length"]) is int
 
 
 class Filtered(GreedySampler):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from t2t_relpos.layers import TokenEmbedding
 from t2t_relpos.models import CausalLM, Transformer, TransformerConfig
 from t2t_relpos.models.folded import can_fold
 
@@ -56,6 +57,26 @@ def generated_by_calls(model):
 def generated(model):
     source = SOURCE if isinstance(model, Transformer) else SOURCE[:, :2]
     return model.generate(source, "greedy", LENGTH, jit_compile=False, stop_token_ids=None)
+
+
+def change_numbers(model):
+    """Changes every number that the layers hold and that a call reads."""
+    for layer in model._flatten_layers():
+        if hasattr(layer, "epsilon"):
+            # Different numbers, so that none replaces another.
+            layer.epsilon = 0.1 + 0.3 * len(layer.path) % 1
+        if isinstance(layer, TokenEmbedding):
+            layer.hidden_dim *= 3
+
+
+def replace_attention(model):
+    """Replaces an attention by one with other heads, which have as many weights."""
+    block = blocks_of(model)[0]
+    settings = block.self_attention.get_config()
+    settings |= {"num_heads": 1, "key_dim": 8, "value_dim": 8}
+    block.self_attention = type(block.self_attention).from_config(settings)
+    block.self_attention.build((None, None, 8), (None, None, 8))
+    with_large_weights(block.self_attention)
 
 
 def folds(model):
@@ -126,6 +147,8 @@ CHANGES = {
     "LoRA": enable_lora,
     "quantized": quantize,
     "activation": replace_activation,
+    "numbers": change_numbers,
+    "heads": replace_attention,
 }
 OF_TRANSFORMERS = {
     "subclass of an encoder block": lambda m: subclass_of(m.encoder_layers[0]),
@@ -165,6 +188,27 @@ def test_generate_computes_the_changed_model(make, change):
     found = generated(model)
     np.testing.assert_array_equal(found, generated_by_calls(model))
     assert not np.array_equal(found, unchanged)
+
+
+@pytest.mark.parametrize(
+    "cls, make", [(Transformer, make_transformer), (CausalLM, make_language_model)]
+)
+def test_reset_compiled_searches_applies_changed_attributes(cls, make):
+    class Scaled(cls):
+        scale = 1.0
+
+        def step(self, ids, state):
+            logits, state = super().step(ids, state)
+            return self.scale * logits, state
+
+    model, reset = make(Scaled), make(Scaled)
+    reset.scale = -1.0
+    source = SOURCE[:, :2]
+    first, expected = (each.generate(source, "greedy", LENGTH) for each in (model, reset))
+    model.scale = -1.0
+    model.reset_compiled_searches()
+    np.testing.assert_array_equal(model.generate(source, "greedy", LENGTH), expected)
+    assert not np.array_equal(first, expected)
 
 
 @pytest.mark.parametrize("change", OF_TRANSFORMERS.values(), ids=OF_TRANSFORMERS)

@@ -1,7 +1,5 @@
 """Tests quantized models: saved files, and searches that were compiled before."""
 
-import gc
-
 import keras
 import numpy as np
 import pytest
@@ -15,16 +13,10 @@ from t2t_relpos.models import CausalLM, Transformer
 IDS = np.array([[5, 7, 9, 2, 1], [3, 1, 0, 0, 0], [8, 8, 4, 1, 0]])
 PAIRS = {"inputs": IDS, "targets": IDS[:, :4]}
 
-pytestmark = pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
-
-
-@pytest.fixture(autouse=True)
-def frozen_objects():
-    """Hides the objects of other tests from the garbage collector: `quantize` calls it often."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method"),
+    pytest.mark.usefixtures("frozen_objects"),
+]
 
 
 def make_transformer(**settings):

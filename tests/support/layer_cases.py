@@ -177,7 +177,11 @@ VARIANTS = {
         {"use_key_table": False, "dropout": 0.1, "seed": 3},
     ],
     "feed_forward": [{"dropout": 0.1}],
-    "encoder": [{"normalize_first": False, "share_heads": False, "dropout": 0.1, "seed": 3}],
+    "encoder": [
+        {"normalize_first": False, "share_heads": False, "dropout": 0.1, "seed": 3},
+        {"sliding_window": 3},
+    ],
+    "decoder": [{"flash_attention": True, "sliding_window": 3}],
 }
 # (case, settings) by the name of a case and the number of its settings.
 LAYERS = {

@@ -105,6 +105,18 @@ def test_logit_parts_have_a_row_per_layer(decoder):
         assert list(trace.y) == ["layer 1", "layer 2", "layer 3"]
 
 
+def has_space_for_the_mode_bar(figure):
+    """Returns whether the bar, about 30 pixels at the top, is above the titles of the figure."""
+    margin = figure.layout.margin.t
+    return margin is None or margin >= 60  # Plotly's default is 100.
+
+
+def test_titles_are_below_the_mode_bar(decoder):
+    for draw in (figures.draw_weights, figures.draw_logits):
+        assert has_space_for_the_mode_bar(draw(decoder, AXES))
+    assert has_space_for_the_mode_bar(figures.draw_logit_parts(decoder, ["share"]))
+
+
 @pytest.mark.parametrize("columns", [(0, 1), (1,)])
 def test_table_norms_have_a_line_per_table_and_layer(rng, columns):
     lines = [
@@ -116,6 +128,7 @@ def test_table_norms_have_a_line_per_table_and_layer(rng, columns):
     figure = figures.draw_table_norms(lines, causal=True)
     names = [line.name for line in figure.data if line.showlegend]
     assert names == ["layer 1", "layer 2", "layer 3"]
+    assert has_space_for_the_mode_bar(figure)
     for trace, line in zip(figure.data, lines, strict=True):
         np.testing.assert_allclose(trace.y, line.norms)
         assert list(trace.x) == line.distances

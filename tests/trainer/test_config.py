@@ -1,4 +1,6 @@
+import dataclasses
 import json
+import re
 import sys
 
 import pytest
@@ -6,6 +8,8 @@ from absl import flags
 
 from trainer.config import NORMALIZATIONS, POSITIONS, RunConfig, define_flags
 from trainer.recipes import RECIPES
+from trainer.serving.generation_settings import GenerationSettings
+from trainer.serving.translation_settings import TranslationSettings
 
 MINIMAL = {"preset": "tiny", "model_dir": "runs/x", "data": "any"}
 TEXT = {"data": None, "train_source": "x", "train_target": "y"}
@@ -71,23 +75,26 @@ def test_given_settings_override_the_recipe():
 
 
 @pytest.mark.parametrize(
-    ("preset", "given", "checkpoint_every", "evaluate_every"),
+    ("preset", "given", "every", "minutes", "evaluate_every"),
     [
-        ("tiny", {}, 500, 500),
-        ("tiny", {"checkpoint_every": 70}, 70, 70),
-        ("tiny", {"checkpoint_every": 70, "evaluate_every": 30}, 70, 30),
-        ("tiny", {"checkpoint_minutes": 5.0}, None, 1000),
-        ("transformer_base", {}, 1000, 1000),
-        ("shaw_base", {}, None, 1000),
-        ("shaw_base", {"checkpoint_every": 70}, 70, 70),
+        ("tiny", {}, 500, None, 500),
+        ("tiny", {"checkpoint_every": 70}, 70, None, 70),
+        ("tiny", {"checkpoint_every": 70, "evaluate_every": 30}, 70, None, 30),
+        ("tiny", {"checkpoint_minutes": 5.0}, None, 5.0, 500),
+        ("tiny", {"checkpoint_minutes": 5.0, "checkpoint_every": 70}, 70, 5.0, 70),
+        ("transformer_base", {}, 1000, None, 1000),
+        ("transformer_base", {"checkpoint_minutes": 5.0}, None, 5.0, 1000),
+        ("shaw_base", {}, None, 10.0, 1000),
+        ("shaw_base", {"checkpoint_every": 70}, 70, None, 70),
+        ("shaw_base", {"checkpoint_minutes": 5.0}, None, 5.0, 1000),
+        ("shaw_base", {"checkpoint_minutes": 5.0, "checkpoint_every": 70}, 70, 5.0, 70),
+        ("shaw_base", {"evaluate_every": 30}, None, 10.0, 30),
     ],
 )
-def test_evaluate_every_defaults_to_checkpoint_every(
-    preset, given, checkpoint_every, evaluate_every
-):
+def test_given_intervals_replace_those_of_the_recipe(preset, given, every, minutes, evaluate_every):
     resolved = config(preset=preset, **given).resolve()
-    found = resolved.checkpoint_every, resolved.evaluate_every
-    assert found == (checkpoint_every, evaluate_every)
+    found = resolved.checkpoint_every, resolved.checkpoint_minutes, resolved.evaluate_every
+    assert found == (every, minutes, evaluate_every)
 
 
 @pytest.mark.parametrize(
@@ -251,3 +258,20 @@ def test_resolve_makes_paths_absolute(tmp_path, monkeypatch):
 def test_invalid_settings_raise(settings, message):
     with pytest.raises(ValueError, match=message):
         config(**settings)
+
+
+FLOAT_SETTINGS = [
+    (settings, field.name)
+    for settings in (RunConfig, TranslationSettings, GenerationSettings)
+    for field in dataclasses.fields(settings)
+    if field.type in (float, float | None)
+]
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), 1e39, 10**400])
+@pytest.mark.parametrize(("settings", "name"), FLOAT_SETTINGS)
+def test_numbers_that_are_not_finite_in_float32_raise(settings, name, value):
+    required = MINIMAL if settings is RunConfig else {}
+    message = re.escape(f" Received: {value}.")
+    with pytest.raises(ValueError, match=f"Expected {name} to be .*{message}"):
+        settings(**required, **{name: value})

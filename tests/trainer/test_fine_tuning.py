@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 from comparisons import assert_all_equal
@@ -11,6 +12,7 @@ from trainer.average import write_average
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.model_dir import ModelDirectory
 from trainer.training.checkpoints import Checkpoints
+from trainer.training.preparation import Preparation
 from trainer.training.training_run import TrainingRun
 
 # Settings of `SmallRun` that a run with `init_from` inherits.
@@ -39,6 +41,17 @@ def settings(parent, **others):
 
 def weights(directory):
     return directory.load_model().get_weights()
+
+
+def test_unknown_characters_are_not_blamed_on_a_new_vocabulary(parent, child, small_run, tmp_path):
+    (tmp_path / "chinese").write_text("你好世界。\n" * 12)
+    files = {"train_target": str(tmp_path / "chinese")}
+    config = small_run.config(child.path, **settings(parent, **files))
+    prepared = Preparation(config, ModelDirectory.create(child.path))
+    report = prepared.describe(SimpleNamespace(trainable_variables=[]), 1)
+    assert "of the tokens of the target are unknown" in report
+    assert "Replace these characters in the text, or train a new model with --preset" in report
+    assert "Train the vocabulary" not in report
 
 
 def test_init_from_inherits_weights_and_settings(parent, child, small_run):
@@ -132,6 +145,7 @@ def test_directory_with_the_vocabulary_of_another_parent_raises(parent, child, s
     ModelDirectory.create(child.path)
     SentencePieceTokenizer.train(small_run.target, vocab_size=40).save(child.vocabulary_file())
     child.write_config(parent.read_config()["architecture"])
+    (child.checkpoints / "step-000001").mkdir(parents=True)
     message = small_run.fails(child.path, **settings(parent))
     assert "Expected a model directory created with the vocabulary of this run. " in message
     assert " vocab.model sha256 is" in message

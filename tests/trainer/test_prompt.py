@@ -41,13 +41,15 @@ def type_lines(monkeypatch):
 def test_typed_lines_are_translated_immediately(type_lines):
     out, err = type_lines(Terminal())
     assert out == b"> EIN HUND\n> \n> \xff JA\n> " + b"WORT " * 13 + b"\n> \n"
-    assert err == b"warning: line 4 was truncated to the maximum input length of the model.\n"
+    invalid, truncated = err.splitlines()
+    assert invalid.startswith(b"warning: expected UTF-8 text.") and b" in line 3," in invalid
+    assert truncated == b"warning: line 4 was truncated to the maximum input length of the model."
 
 
 def test_prompt_is_not_written_to_an_output_file(type_lines):
     out, err = type_lines(io.BytesIO())
     assert out == b"EIN HUND\n\n\xff JA\n" + b"WORT " * 13 + b"\n"
-    assert err.startswith(b"> > > > ") and err.endswith(b"> \n")
+    assert err.startswith(b"> > > warning: ") and err.endswith(b"> \n")
 
 
 @pytest.mark.slow

@@ -4,12 +4,38 @@ import contextlib
 import errno
 import io
 import os
+import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import tensorflow as tf
+from programs import Program
 from subprocesses import run_python
 
-from trainer import entry_point, streams
+from t2t_relpos.models import attention_maps
+from trainer import (
+    atomic_files,
+    attention_page,
+    average,
+    entry_point,
+    evaluate,
+    export,
+    import_t2t,
+    streams,
+    train,
+    visualize,
+)
+from trainer.serving import model_versions, warmup
+from trainer.serving.translator import Translation
+from trainer.training import dry_run
+
+CHECKPOINT = Path(__file__).parents[1] / "reference/models/relative_short_k"
+SHORT_K = (
+    "hidden_size=24,filter_size=40,num_heads=4,num_hidden_layers=2,max_relative_position=3,"
+    "relu_dropout=0.25"
+)
 
 
 class Failing(io.StringIO):
@@ -81,20 +107,23 @@ def test_errors_of_files_are_one_line(error, message):
         entry_point.run("trainer.any", fail, ["any"])
 
 
+FULL = (
+    "Expected the standard output to be writable. Received: No space left on device. The program "
+    "has completed, and its output is above, on the standard error."
+)
+
+
 @pytest.mark.parametrize("flush", [False, True])
-def test_error_of_the_standard_output_is_one_line(monkeypatch, flush):
+def test_lines_that_a_full_standard_output_lost_are_printed(monkeypatch, capsys, flush):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(Full())))
-    with pytest.raises(SystemExit, match=r"Received: \[Errno 28\] No space left on device. Free"):
-        entry_point.run("trainer.any", lambda values: print("text", flush=flush), ["any"])
 
+    def program(values):
+        print("one", 1, flush=flush)
+        print("two", end="", flush=flush)
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no full device")
-def test_full_device_raises(monkeypatch):
-    """Its buffer is empty after the error, so that the next flush succeeds."""
-    with open("/dev/full", "w") as full, contextlib.suppress(OSError):
-        monkeypatch.setattr(sys, "stdout", full)
-        with pytest.raises(SystemExit, match="No space left"):
-            entry_point.run("trainer.any", lambda values: print("text", flush=True), ["any"])
+    with pytest.raises(SystemExit, match=f"^trainer.any: {FULL}$"):
+        entry_point.run("trainer.any", program, ["any"])
+    assert capsys.readouterr().err == "one 1\ntwo"
 
 
 class Full(io.RawIOBase):
@@ -106,6 +135,115 @@ class Full(io.RawIOBase):
 
     def close(self):
         """Does not flush."""
+
+
+@pytest.fixture(params=["full", "without a reader"])
+def unwritable(request):
+    """Returns a stream that can't be written."""
+    if request.param == "full" and not os.path.exists("/dev/full"):
+        pytest.skip("no full device")
+    reader, writer = os.pipe()
+    os.close(reader)
+    stream = open("/dev/full" if request.param == "full" else writer, "w")
+    yield stream
+    with contextlib.suppress(OSError):
+        stream.close()
+
+
+def test_help_without_a_writable_standard_output_has_no_traceback(unwritable):
+    options = {"capture_output": False, "stdout": unwritable, "stderr": subprocess.PIPE}
+    done = run_python("-m", "trainer.average", "--help", returncode=1, **options)
+    assert "Traceback" not in done.stderr
+    assert ("--output_dir" in done.stderr) == (unwritable.name == "/dev/full")
+
+
+def translate_text(texts):
+    return [Translation(text, 0.0, False) for text in texts]
+
+
+@pytest.fixture
+def small_programs(monkeypatch):
+    """Replaces what takes seconds in programs."""
+    module = SimpleNamespace(signatures={}, warmup_requests=list)
+    monkeypatch.setattr(export, "_module", lambda *_: module)
+    monkeypatch.setattr(tf.saved_model, "save", lambda *_, **options: None)
+    monkeypatch.setattr(warmup, "write", lambda *_: None)
+    monkeypatch.setattr(dry_run, "forecast", lambda _: "forecast")
+    monkeypatch.setattr(model_versions, "load", lambda *_: translate_text)
+    monkeypatch.setattr(attention_maps, "record_attention_maps", lambda *_: None)
+    monkeypatch.setattr(attention_page, "render_page", lambda *_: "page")
+
+
+PROGRAMS = {
+    average: (
+        "--model_dir={run} --last=2 --output_dir={out}",
+        ["model.keras"],
+        "Wrote the mean of",
+    ),
+    evaluate: (
+        "--saved_model=any --source={text} --target={text} --output={out}/file",
+        ["file"],
+        "test BLEU = 100.00\n",
+    ),
+    export: ("--model_dir={run} --export_dir={out}", ["finished/1"], "Wrote "),
+    import_t2t: (
+        f"--checkpoint={CHECKPOINT} --hparams_set=transformer_relative_tiny --vocab_size=37 "
+        f"--hparams={SHORT_K} --model_dir={{out}}",
+        ["model.keras", "config.json"],
+        "Newest checkpoint of ",
+    ),
+    train: ("--dry_run --preset=tiny --data=any --model_dir={run}", [], "forecast\n"),
+    visualize: (
+        "--model_dir={run} --source=a --target=a --output={out}/page --plots={out}",
+        ["page", "learning_curves.html", "table_norms.html"],
+        "Wrote ",
+    ),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_files_are_written_although_the_standard_output_can_not_be(
+    program, finished, small_programs, unwritable, tmp_path, capsys
+):
+    """As with `> /dev/full` and `| true`."""
+    arguments, files, line = PROGRAMS[program]
+    out = tmp_path / "out"
+    if program in (evaluate, visualize):
+        out.mkdir()
+    (tmp_path / "text").write_text("a line with four words\n")
+    paths = {"run": finished, "out": out, "text": tmp_path / "text"}
+    arguments, is_full = arguments.format(**paths).split(), unwritable.name == "/dev/full"
+    with contextlib.redirect_stdout(unwritable):
+        if is_full:
+            Program(program).fails(f"{FULL}$", *arguments)
+        else:
+            Program(program)(*arguments)
+    assert all((out / file).exists() for file in files)
+    assert (line in capsys.readouterr().err) == is_full
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_outputs_of_one_of_which_the_reader_has_exited(tmp_path, unwritable, number):
+    paths = ["-", str(tmp_path / "file")][:number]
+    expected, is_full = contextlib.nullcontext(), unwritable.name == "/dev/full"
+    if is_full:
+        expected = pytest.raises(OSError, match="No space left on device: 'the standard output'")
+    elif number == 1:
+        expected = pytest.raises(BrokenPipeError)
+    redirected = contextlib.redirect_stdout(unwritable)
+    with redirected, expected, streams.writing(paths) as files:
+        for _ in range(2):
+            for file in files:
+                file.write(b"line\n")
+                file.flush()
+    assert is_full or number == 1 or (tmp_path / "file").read_text() == "line\nline\n"
+
+
+def test_pipe_without_a_reader_is_no_error_of_a_file(tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    atomic_files.write_text(f"/dev/fd/{writer}", "text")
+    os.close(writer)
 
 
 def test_program_goes_on_without_standard_error(monkeypatch):

@@ -18,6 +18,7 @@ from subprocesses import environment, run_python
 import trainer
 from trainer import entry_point
 from trainer.export_ctranslate2 import QUANTIZATIONS
+from trainer.recipes import RECIPES
 
 # Runs programs, each in a fork of a process that has imported neither Keras nor NumPy.
 RUN_ALL = """
@@ -49,6 +50,30 @@ from trainer import entry_point
 sys.argv = ["/bin/relpos-" + "{name}".replace("_", "-"), "--help"]
 entry_point.run_console_script()
 """
+LIST = """
+import runpy, sys
+sys.argv = ["trainer"]
+runpy.run_module("trainer", run_name="__main__", alter_sys=True)
+"""
+UNKNOWN = """
+import runpy, sys
+sys.argv = ["trainer.{name}", "{flag}"]
+try:
+    runpy.run_module("trainer.{name}", run_name="__main__", alter_sys=True)
+except SystemExit as stopped:
+    print(stopped.code)
+"""
+# Flags that a program does not have, and the end of the error.
+UNKNOWN_FLAGS = {
+    ("translate", "--model_dir=runs/x"): "The program reads an exported model: run `python -m "
+    "trainer.export --model_dir=...`, then give --saved_model=saved_models/NAME.",
+    ("visualize", "--saved_model=x"): "The program reads a model directory: give the exported one "
+    "as --model_dir.",
+    ("evaluate", "--saved_mode=x"): "Did you mean --saved_model?",
+    ("average", "--output=x"): "It is a flag of evaluate, translate, visualize. Did you mean "
+    "--output_dir?",
+    ("train", "--log_di=x"): "Flags are listed by --help.",
+}
 SETTINGS = """
 from trainer.config import RunConfig
 print(RunConfig(preset="tiny", model_dir="x", data="any").resolve().warmup_steps)
@@ -84,7 +109,9 @@ FLAG = {
 @pytest.fixture(scope="module")
 def outputs():
     """Returns the outputs of programs, each with a line of the modules that it imported."""
-    programs = {"settings": SETTINGS, "faults": COUNT_FAULTS}
+    programs = {"settings": SETTINGS, "faults": COUNT_FAULTS, "list": LIST}
+    for name, flag in UNKNOWN_FLAGS:
+        programs[f"{name} {flag}"] = UNKNOWN.format(name=name, flag=flag)
     for name in FLAG:
         programs |= {f"trainer.{name}": MODULE.format(name=name)}
         programs |= {f"relpos-{name}": SCRIPT.format(name=name)}
@@ -111,8 +138,32 @@ def test_help_lists_settings_and_their_values(outputs):
         ("train", "--warmup_steps: Number of warm-up updates,"),
         ("train", "--[no]dry_run: Print settings, parameters, batches"),
         ("train", "python -m trainer.train --preset=tiny"),
+        ("train", f"recipe: {', '.join(RECIPES)}."),
     ):
         assert text in " ".join(outputs[f"trainer.{name}"].split())
+
+
+@pytest.mark.parametrize(("name", "flag"), UNKNOWN_FLAGS)
+def test_unknown_flag_has_a_remedy(name, flag, outputs):
+    received = f"Expected flags of trainer.{name}. Received: {flag.partition('=')[0]}."
+    error, loaded = outputs[f"{name} {flag}"].splitlines()
+    assert error == f"trainer.{name}: {received} {UNKNOWN_FLAGS[name, flag]}"
+    assert loaded == "loaded:"
+
+
+def test_list_of_programs(outputs):
+    _, _, *lines, loaded = outputs["list"].splitlines()
+    assert [line.split()[0] for line in lines] == [*entry_point.PROGRAMS] and loaded == "loaded:"
+    assert {*entry_point.PROGRAMS} == {*FLAG}
+    for line in lines:
+        name, text = line.split(maxsplit=1)
+        assert outputs[f"trainer.{name}"].startswith(f"{text}\n")
+
+
+def test_remedies_are_for_flags_that_a_program_does_not_have():
+    for flag, remedies in entry_point._REMEDIES.items():
+        for name in remedies:
+            assert flag not in entry_point._flags_of(name), (flag, name)
 
 
 def test_settings_import_neither_keras_nor_tensorflow(outputs):

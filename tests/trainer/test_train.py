@@ -111,6 +111,37 @@ def test_vocabulary_of_a_start_that_trained_nothing_is_compared_with_the_text(tm
     assert prepare().tokenizers.target.fingerprint == other.tokenizers.target.fingerprint
 
 
+@pytest.mark.parametrize("sides", [("",), ("source", "target")])
+def test_start_that_trained_nothing_with_a_given_vocabulary_can_be_changed(
+    tmp_path, small_run, finished_run, monkeypatch, sides
+):
+    directory = ModelDirectory.create(tmp_path / "model")
+    content = (finished_run / "vocab.model").read_bytes()
+    given = [directory.vocabulary_file(side=side) for side in sides]
+    for file in given:
+        file.write_bytes(content)
+
+    def fail(self):
+        raise ValueError("at step 0")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TrainingRun, "fit", fail)
+        with pytest.raises(ValueError, match="at step 0"):
+            small_run(directory.path)
+    assert directory.run_file.exists() and directory.is_configured
+    changes = {"batch_tokens": 60, "dropout": 0.25, "max_relative_position": 3, "seed": 7}
+    with pytest.raises(SystemExit, match="Expected the vocab_size of .*, 40. Received: 41"):
+        small_run(directory.path, **changes, vocab_size=41)
+    small_run(directory.path, **changes)
+    recorded = directory.read_run()
+    assert {name: recorded[name] for name in changes} == changes
+    assert [file.read_bytes() for file in given] == [content] * len(given)
+    # A run that has trained keeps its settings.
+    assert " batch_tokens is 60 in the directory and 30 in this run" in small_run.fails(
+        directory.path, **changes | {"batch_tokens": 30}
+    )
+
+
 def test_vocabulary_of_a_failed_start_with_init_from_is_replaced(tmp_path, small_run, finished_run):
     directory = ModelDirectory.create(tmp_path / "model")
     inherited = dict.fromkeys(("preset", "vocab_size", "batch_tokens", "checkpoint_every"))
@@ -327,4 +358,5 @@ def test_report_of_the_text(tmp_path, small_run, capsys):
     assert dev == "Dev data: 12 pairs, 0 with a blank side, 0 sources cut."
     assert dev_target.startswith("  target: 24 tokens, 12 unknown (50.00%)")
     assert "warning: 50.00% of the tokens of the target are unknown" in unknown
+    assert "Train the vocabulary with --byte_fallback, or on text" in unknown
     assert "warning: with the tokenizer 13a, the references have almost no" in bleu

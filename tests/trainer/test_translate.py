@@ -43,6 +43,8 @@ trainer.serving.translator trainer.streams trainer.translate
 """
 
 
+INVALID = r"warning: expected UTF-8 text. Received: invalid bytes b'\xff'"
+
 run = Program(translate)
 
 
@@ -91,7 +93,10 @@ def test_standard_input_to_standard_output(exported_dir, exported, sentences, tm
     done = run_python("-c", PROGRAM, *arguments, **options)
     assert done.stdout.split(b"\n") == [answer.text for answer in exported(lines)] + [b""]
     warnings = [line for line in done.stderr.decode().splitlines() if line.startswith("warning: ")]
-    assert warnings == ["warning: line 14 was truncated to the maximum input length of the model."]
+    assert warnings == [
+        f"{INVALID} in line 13, read as U+FFFD.",
+        "warning: line 14 was truncated to the maximum input length of the model.",
+    ]
     used = set((tmp_path / "modules").read_text().split())
     assert used <= set(MODULES.split())
     assert re.fullmatch(
@@ -109,7 +114,10 @@ def test_standard_streams(fake_model, monkeypatch, capsysbinary):
     limit = "was truncated to the maximum input length of the model."
     *warnings, counts, rate = printed.err.decode().splitlines()
     assert counts == "Read 4 lines: 1 blank, 2 cut."
-    assert warnings == [f"warning: line {number} {limit}" for number in (3, 4)]
+    assert warnings == [
+        f"{INVALID} in line 3, read as U+FFFD.",
+        *(f"warning: line {number} {limit}" for number in (3, 4)),
+    ]
     assert re.fullmatch(
         r"4 sentences in \d+\.\d s: [\d.,]+ sentences per second, excluding model loading", rate
     )
@@ -124,6 +132,17 @@ def test_warnings_have_the_numbers_of_truncated_lines(run_fake, capsys):
         "4",
     ]
     assert messages[-1].startswith("4 sentences in ")
+
+
+def test_lines_with_invalid_bytes_are_translated_with_a_warning(run_fake, capsys):
+    lines = ["größe".encode(), b"a \xff", b"b", b"\xe4", b"\xff\xff"]
+    output, messages = run_fake(capsys, lines, "--window=2")
+    assert output.splitlines() == [line.upper() for line in lines]
+    warnings = [text for text in messages if "UTF-8" in text]
+    assert warnings == [
+        f"{INVALID} in line 2, read as U+FFFD.",
+        "warning: 3 lines are not UTF-8 text.",
+    ]
 
 
 def test_empty_input_writes_empty_output(run_fake, capsys):
@@ -231,9 +250,10 @@ def test_closed_output_pipe_is_no_error(exported_dir, tmp_path):
             ["--saved_model=absent", "--output=out"],
         ),
         (
-            r"Expected a file that can be read or written. Received: absent \(No such file or ",
+            "Expected a text file at absent. Received: no such file. Check the path.",
             ["--input=absent"],
         ),
+        ("Expected a text file at /. Received: a directory. Check the path.", ["--input=/"]),
     ],
 )
 def test_unsuitable_files_and_flags_raise(message, arguments, tmp_path, monkeypatch):
@@ -249,7 +269,7 @@ def test_unwritable_output_raises(fake_model, tmp_path):
     (tmp_path / "in").write_text("a\n")
     message = (
         r"Expected a file that can be read or written. Received: .*/absent/out\S* "
-        r"\(No such file or directory\)\."
+        r"\(No such file or directory\)\. Check the path\."
     )
     files = {"input": tmp_path / "in", "output": tmp_path / "absent/out"}
     run.fails(message, "--saved_model=any", **files)

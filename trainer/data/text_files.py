@@ -9,6 +9,7 @@ import contextlib
 import gzip
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 import zlib
@@ -20,16 +21,19 @@ from typing import BinaryIO
 from trainer.data.corpus import Corpus, digest
 
 _BLOCK_BYTES = 1 << 20  # Lines of about this size are checked together.
-GZIP = b"\x1f\x8b"
+GZIP = b"\x1f\x8b\x08"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-# First bytes of other formats: description, and the command that converts a file to text.
+# First bytes of other formats, as regular expressions that no line of text matches: description,
+# and the command that converts a file to text.
 _FORMATS = {
     GZIP: ("a gzip file", "gunzip"),
-    b"BZh": ("a bzip2 file", "bunzip2"),
+    # Size of the blocks, and the first bytes of a block, or of the end of an empty file.
+    rb"BZh[1-9](1AY&SY|\x17rE8P\x90)": ("a bzip2 file", "bunzip2"),
     b"\xfd7zXZ\x00": ("an xz file", "unxz"),
-    b"\x28\xb5\x2f\xfd": ("a zstd file", "unzstd"),
-    b"PK\x03\x04": ("a zip file", "unzip"),
-    b"%PDF-": ("a PDF file", "pdftotext"),
+    rb"\x28\xb5\x2f\xfd": ("a zstd file", "unzstd"),
+    rb"PK\x03\x04": ("a zip file", "unzip"),
+    # The second line is a comment of bytes that are not ASCII.
+    rb"%PDF-\d\.\d\s*[\r\n]%[\x80-\xff]{2}": ("a PDF file", "pdftotext"),
     b"\xff\xfe\x00\x00": ("UTF-32", "iconv -f UTF-32 -t UTF-8"),
     b"\x00\x00\xfe\xff": ("UTF-32", "iconv -f UTF-32 -t UTF-8"),
     b"\xff\xfe": ("UTF-16", "iconv -f UTF-16 -t UTF-8"),
@@ -166,9 +170,7 @@ def _check_file(file, content) -> int:
     The hash depends neither on line ends nor on the division into files. Blocks of lines are faster
     than lines.
     """
-    if not file.is_file():
-        received = "a directory" if file.is_dir() else "no such file"
-        raise ValueError(f"Expected a text file at {file}. Received: {received}. Check the path.")
+    check_exists(file)
     number = 0
     with open_text(file) as text:
         while lines := text.readlines(_BLOCK_BYTES):
@@ -190,15 +192,22 @@ def _check_file(file, content) -> int:
     return number
 
 
+def check_exists(path: str | os.PathLike):
+    """Raises ValueError if a path is that of a directory, or of nothing."""
+    if not os.path.exists(path) or os.path.isdir(path):
+        received = "a directory" if os.path.isdir(path) else "no such file"
+        raise ValueError(f"Expected a text file at {path}. Received: {received}. Check the path.")
+
+
 def check_format(start: bytes, name: str):
     """Raises ValueError if text starts like a compressed file, or like UTF-16 or UTF-32.
 
     Args:
-        start: the first bytes.
+        start: the first bytes, at least two lines if the file has them.
         name: name of the file, for the error message.
     """
     for magic, (received, command) in _FORMATS.items():
-        if start.startswith(magic):
+        if re.match(magic, start):
             raise ValueError(
                 f"Expected UTF-8 text in {name}. Received: {received}. Convert it with: {command}"
             )

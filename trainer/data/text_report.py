@@ -7,6 +7,11 @@ from dataclasses import asdict, dataclass
 # Larger shares of unknown tokens are reported with a warning.
 UNKNOWN_LIMIT = 0.001
 _UNKNOWN = b"<unk>"
+_NEW_VOCABULARY = "Train the vocabulary with --byte_fallback, or on text with these characters."
+_FIXED_VOCABULARY = (
+    "The vocabulary of a model does not change. Replace these characters in the text, or train a "
+    "new model with --preset and --byte_fallback."
+)
 _LINES_PER_CALL = 1024
 
 
@@ -48,21 +53,26 @@ class TextCounts:
         parts.append(f"normalization changes {self.normalized:,} of {self.lines:,} lines")
         return ", ".join(parts)
 
-    def warning(self, description: str) -> str | None:
-        """Returns a warning if many tokens of sentences, such as "the source", are unknown."""
+    def warning(self, description: str, *, is_new: bool = False) -> str | None:
+        """Returns a warning if many tokens are unknown.
+
+        Args:
+            description: the sentences, such as "the source".
+            is_new: whether the vocabulary was trained by this run, so that it can be replaced.
+        """
         if self.unknown_share <= UNKNOWN_LIMIT:
             return None
         return (
             f"warning: {self.unknown_share:.2%} of the tokens of {description} are unknown, "
             "because the vocabulary lacks their characters. A model can't learn or translate "
-            "them. Train a new vocabulary with --byte_fallback, or on text with these characters."
+            f"them. {_NEW_VOCABULARY if is_new else _FIXED_VOCABULARY}"
         )
 
 
-def describe_sides(sides: dict[str, TextCounts]) -> list[str]:
-    """Returns a line of counts for each side by name, and warnings."""
+def describe_sides(sides: dict[str, TextCounts], *, is_new: bool = False) -> list[str]:
+    """Returns a line of counts for each side by name, and warnings as `TextCounts.warning`."""
     lines = [f"  {name}: {counts}" for name, counts in sides.items()]
-    warnings = (counts.warning(f"the {name}") for name, counts in sides.items())
+    warnings = (counts.warning(f"the {x}", is_new=is_new) for x, counts in sides.items())
     return lines + [f"  {warning}" for warning in warnings if warning is not None]
 
 

@@ -25,7 +25,7 @@ class GenerationSettings:
         "How a language model continues prompts.", "beam", choices=tuple(SAMPLERS)
     )
     beam_size: int = setting("Hypotheses per prompt.", 4, at_least=1)
-    alpha: float = setting("Exponent of the length penalty.", 0.6, at_least=0.0, below=float("inf"))
+    alpha: float = setting("Exponent of the length penalty.", 0.6, at_least=0.0)
     early_stopping: bool = setting("Stop a search at beam_size finished outputs.", False)
     temperature: float = setting(
         "Divides the logits of a language model, with --sampler=random.", 1.0, above=0.0

@@ -347,7 +347,7 @@ class FastTransformer(tf.Module):
         super().__init__(name="fast_transformer")
         self.config = transformer.config
         self.weights = keras.tree.map_structure(
-            lambda weight: tf.Variable(weight, trainable=False),
+            lambda x: tf.Variable(x, trainable=False) if tf.is_tensor(x) else x,
             fold_weights(transformer, "float64", precision),
         )
         folded = FoldedTransformer(self.config, self.weights)

@@ -21,7 +21,7 @@ class TranslationSettings:
     """
 
     beam_size: int = setting("Hypotheses per sentence.", 4, at_least=1)
-    alpha: float = setting("Exponent of the length penalty.", 0.6, at_least=0.0, below=float("inf"))
+    alpha: float = setting("Exponent of the length penalty.", 0.6, at_least=0.0)
     max_input_length: int = setting(
         "Maximum number of ids of a sentence. Longer sentences are truncated.", 256, at_least=2
     )

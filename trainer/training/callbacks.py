@@ -5,7 +5,9 @@ Training ends after the last step, after a signal, or if the loss is not a numbe
 
 import contextlib
 import math
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,12 +21,14 @@ from trainer.training.optimizer import LossScale
 
 # Consecutive updates that the smallest loss scale may skip. One bad batch must not end a run.
 _MOST_SKIPPED = 10
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopSignals:
     """Context manager in which SIGINT, SIGTERM and SIGHUP end a run after the current step.
 
-    A second signal has its default effect. With nohup, SIGHUP is still ignored.
+    A signal is reported on the standard error at once, also while TensorFlow compiles. A second
+    signal has its default effect. With nohup, SIGHUP is still ignored.
 
     Attributes:
         received: the received signal, or None.
@@ -33,19 +37,36 @@ class StopSignals:
     def __init__(self):
         self.received = None
         self._previous = {}
+        self._wakeup = None
 
     def __enter__(self):
         # Python allows signal handlers in the main thread only.
         if threading.current_thread() is threading.main_thread():
-            numbers = [signal.SIGINT, signal.SIGTERM]
-            if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-                numbers.append(signal.SIGHUP)
-            for number in numbers:
-                self._previous[number] = signal.signal(number, self._receive)
+            self._report_from_thread()
+            for number in _STOP_SIGNALS:
+                if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                    self._previous[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(self, *error):
         self._restore()
+        if self._wakeup is not None:
+            signal.set_wakeup_fd(self._previous_wakeup)
+            os.close(self._wakeup)  # Ends the thread.
+            self._thread.join()
+            self._wakeup = None
+
+    def _report_from_thread(self):
+        """Starts a thread that reports the first signal.
+
+        Python calls handlers when the current operation of the main thread ends. The compilation of
+        a step can take minutes.
+        """
+        reader, self._wakeup = os.pipe()
+        os.set_blocking(self._wakeup, False)
+        self._previous_wakeup = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
+        self._thread = threading.Thread(target=_report_signal, args=(reader,), daemon=True)
+        self._thread.start()
 
     def _receive(self, number, frame):
         self.received = signal.Signals(number)
@@ -54,6 +75,16 @@ class StopSignals:
     def _restore(self):
         while self._previous:
             signal.signal(*self._previous.popitem())
+
+
+def _report_signal(reader):
+    """Waits for the number of a signal, or for the end of a pipe, and reports the signal."""
+    with open(reader, "rb", buffering=0) as pipe:
+        while number := pipe.read(1):
+            if number[0] in _STOP_SIGNALS:
+                name = signal.Signals(number[0]).name
+                print(f"\n{name}: training ends after the current step.", file=sys.stderr)
+                return
 
 
 class Steps(keras.callbacks.Callback):

@@ -32,8 +32,8 @@ class Preparation:
     Args:
         config: the settings. They are resolved here.
         directory: a writable model directory.
-        is_chief: whether this process may replace the vocabularies and config.json of an earlier
-            start that trained nothing.
+        is_chief: whether this process may remove the settings of an earlier start that trained
+            nothing, and replace vocabularies that it made.
 
     Attributes:
         config: the resolved settings, with the actual sizes of the vocabularies.
@@ -57,6 +57,9 @@ class Preparation:
         if directory.is_configured:
             directory.check_kind(TRANSLATION)
         self.directory = directory
+        if is_chief and _has_settings_only(directory):
+            directory.run_file.unlink(missing_ok=True)
+            directory.config_file.unlink()
         self._is_left_over = is_chief and _is_left_over(directory)
         if self._is_left_over:
             self._check_left_over()
@@ -106,7 +109,7 @@ class Preparation:
             sizes = f"{source} source and {target} target pieces"
             vocabulary = f"Vocabularies: {sizes} ({self._vocabulary})"
         lines = ["Settings:", *settings, vocabulary, f"Training data: {lengths}"]
-        lines += describe_sides(self.train_pairs.counts)
+        lines += describe_sides(self.train_pairs.counts, is_new=self._vocabulary == "new")
         if self.dev_pairs is not None:
             lines += self._describe_dev()
         lines.append(f"Parameters: {parameters:,}")
@@ -120,7 +123,7 @@ class Preparation:
         blank = report_lengths(self.dev_pairs, int(self.dev_pairs.lengths.max())).blank
         lines = [
             f"Dev data: {len(lengths)} pairs, {blank} with a blank side, {cut} sources cut.",
-            *describe_sides(self.dev_pairs.counts),
+            *describe_sides(self.dev_pairs.counts, is_new=self._vocabulary == "new"),
         ]
         if self.config.computes_dev_bleu:
             references = list(self.dev_corpus.targets())
@@ -328,7 +331,7 @@ class Preparation:
 def settings_to_resume(directory: ModelDirectory) -> dict:
     """Returns the recorded settings of a run that has trained, else an empty dict."""
     try:
-        return {} if _is_left_over(directory) else directory.read_run()
+        return {} if _is_untrained(directory) else directory.read_run()
     except OSError:  # Reported when the directory is created.
         return {}
 
@@ -342,10 +345,21 @@ def _describe_programs(buckets, devices):
     )
 
 
+def _is_untrained(directory):
+    """Returns whether an earlier start has written config.json, but trained nothing."""
+    has_trained = directory.model_file.exists() or Checkpoints(directory.checkpoints).steps()
+    return directory.is_configured and not has_trained
+
+
 def _is_left_over(directory):
     """Returns whether an earlier start made the vocabulary, but trained nothing with it."""
-    has_trained = directory.model_file.exists() or Checkpoints(directory.checkpoints).steps()
-    return directory.is_configured and not has_trained and _origin(directory) is not None
+    return _is_untrained(directory) and _origin(directory) is not None
+
+
+def _has_settings_only(directory):
+    """Returns whether an earlier start used a given vocabulary, but trained nothing with it."""
+    is_given = _is_untrained(directory) and _origin(directory) is None
+    return is_given and directory.tokenizer_kind == "sentencepiece"
 
 
 def _origin(directory):

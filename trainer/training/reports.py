@@ -25,13 +25,13 @@ _FIRST_REPORT_SECONDS = 30.0
 class StepLog(keras.callbacks.Callback):
     """Callback that measures the speed of training and reports its steps.
 
-    Every report gets the logs of every step and `tokens_per_second` (source and target tokens),
-    `seconds_left` and whether the step is due. Every `log_every` steps it is: the logs then also
-    have `learning_rate`, and the model's metrics are reset, so that the other logs are means over
-    the steps since the last one that was due.
+    Every report gets the logs of every step and whether the step is due. Every `log_every` steps it
+    is: the logs then also have `learning_rate`, and the model's metrics are reset, so that the
+    other logs are means over the steps since the last one that was due.
 
-    Speeds exclude checkpoints, evaluations, the first step, and steps whose logs have
-    `compile_seconds`.
+    Once a step has been measured, the logs also have `tokens_per_second` (source and target tokens)
+    and `seconds_left`. Measurements exclude checkpoints, evaluations, the first step, and steps
+    whose logs have `compile_seconds`.
 
     Args:
         steps: the step counter.
@@ -45,37 +45,32 @@ class StepLog(keras.callbacks.Callback):
         self._log_every = log_every
         self._reports = reports
         self._has_traced = self._has_reported = False
-        self._speed = 0.0, 0.0  # Tokens per second, and seconds per step.
+        self._speed = None  # Tokens per second, and seconds per step.
 
     def on_train_begin(self, logs=None):
         for report in self._reports:
             report.begin()
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._start_measuring(tokens=0.0)
+        self._start_measuring()
 
     def on_train_batch_end(self, batch, logs=None):
         now, tokens = self._steps.clock(), logs["tokens"]
-        if not self._has_traced or "compile_seconds" not in logs:
+        if self._has_traced and "compile_seconds" not in logs:
             self._seconds += now - self._last
             self._tokens += tokens - self._last_tokens
             self._count += 1
-        self._last, self._last_tokens = now, tokens
+        self._last, self._last_tokens, self._has_traced = now, tokens, True
         if self._seconds > 1e-9:
             self._speed = self._tokens / self._seconds, self._seconds / self._count
-        speed, seconds_per_step = self._speed
-        left = (self._steps.last - self._steps.step) * seconds_per_step
-        reported = logs | {"tokens_per_second": speed, "seconds_left": left}
+        reported = logs | self._estimates()
         is_early = not self._has_reported and self._seconds >= _FIRST_REPORT_SECONDS
-        is_due = self._steps.step % self._log_every == 0 or (is_early and self._has_traced)
+        is_due = self._steps.step % self._log_every == 0 or is_early
         if is_due:
             reported["learning_rate"] = float(self.model.optimizer.learning_rate)
             self._has_reported = True
             self.model.reset_metrics()
-            self._start_measuring(tokens=0.0)
-        elif not self._has_traced:
-            self._start_measuring(tokens)
-        self._has_traced = True
+            self._start_measuring()
         for report in self._reports:
             report.trained(reported, is_due=is_due)
 
@@ -83,10 +78,17 @@ class StepLog(keras.callbacks.Callback):
         for report in self._reports:
             report.end()
 
-    def _start_measuring(self, tokens):
-        """Forgets the measured steps. The next one has the tokens after `tokens` of the logs."""
+    def _start_measuring(self):
+        """Forgets the measured steps. Called when the model's metrics are reset."""
         self._seconds, self._tokens, self._count = 0.0, 0.0, 0
-        self._last, self._last_tokens = self._steps.clock(), tokens
+        self._last, self._last_tokens = self._steps.clock(), 0.0
+
+    def _estimates(self):
+        if self._speed is None:
+            return {}
+        tokens_per_second, seconds_per_step = self._speed
+        left = (self._steps.last - self._steps.step) * seconds_per_step
+        return {"tokens_per_second": tokens_per_second, "seconds_left": left}
 
 
 class Terminal:
@@ -102,9 +104,13 @@ class Terminal:
     def __init__(self, steps: Steps, *, interactive: bool | None = None):
         self._steps = steps
         self._interactive = sys.stdout.isatty() if interactive is None else interactive
+        self._has_begun = False
 
     def begin(self):
-        """Starts the progress bar."""
+        """Starts the progress bar. The first call also announces the compilation."""
+        if not self._has_begun:
+            write_line("Compiling the first update. This can take minutes.")
+        self._has_begun = True
         self._bar = tqdm(
             total=self._steps.last,
             initial=self._steps.step,
@@ -117,9 +123,8 @@ class Terminal:
 
     def trained(self, logs: dict, *, is_due: bool):
         """Reports a training step."""
-        rate, left = f"{logs['tokens_per_second']:,.0f}", _duration(logs["seconds_left"])
         # Short enough for 80 columns.
-        progress = f"loss {logs['loss']:.4f}, {rate} tokens/s, {left} left"
+        progress = f"loss {logs['loss']:.4f}{_format_estimates(logs, 'tokens/s')}"
         self._bar.set_postfix_str(progress, refresh=False)
         self._bar.update()
         if "compile_seconds" in logs:
@@ -128,11 +133,11 @@ class Terminal:
                 f"{logs['compile_seconds']:.1f} s, programs so far: {int(logs['programs'])}"
             )
         if is_due and not self._interactive:
-            norm = f"gradient norm {logs['gradient_norm']:.3g}, " if "gradient_norm" in logs else ""
+            norm = f", gradient norm {logs['gradient_norm']:.3g}" if "gradient_norm" in logs else ""
             write_line(
                 f"step {self._steps.step}/{self._steps.last}: loss {logs['loss']:.4f}, accuracy "
-                f"{logs['accuracy']:.4f}, learning rate {logs['learning_rate']:.3g}, {norm}{rate} "
-                f"source+target tokens/s, {left} left"
+                f"{logs['accuracy']:.4f}, learning rate {logs['learning_rate']:.3g}{norm}"
+                f"{_format_estimates(logs, 'source+target tokens/s')}"
             )
 
     def end(self):
@@ -218,6 +223,13 @@ def _table(samples):
         return None
     rows = [" | ".join(text.replace("|", "\\|") for text in sample) for sample in samples]
     return "\n".join(["source | reference | translation", "--- | --- | ---", *rows])
+
+
+def _format_estimates(logs, unit):
+    """Returns the speed and the remaining time as the end of a line, empty until they are known."""
+    if "seconds_left" not in logs:
+        return ""
+    return f", {logs['tokens_per_second']:,.0f} {unit}, {_duration(logs['seconds_left'])} left"
 
 
 def _duration(seconds):

@@ -90,6 +90,8 @@ def make_strategy(name: str, logical_devices: int = 0) -> tf.distribute.Strategy
         )
     if name == "one":
         return tf.distribute.get_strategy()
+    # At lower levels, TensorFlow logs the devices and every sum over them.
+    tf.get_logger().setLevel("WARNING")
     if name == "multiworker":
         return _join_workers()
     if logical_devices:
@@ -150,8 +152,6 @@ def _join_workers():
     workers, index = workers_of(os.environ)
     addresses = ", ".join(workers)
     print(f"Worker {index} of {len(workers)} is waiting for the others: {addresses}.", flush=True)
-    # At lower levels, TensorFlow logs every sum over the workers.
-    tf.get_logger().setLevel("WARNING")
     return tf.distribute.MultiWorkerMirroredStrategy()
 
 

@@ -8,7 +8,7 @@ import abc
 from keras import ops
 
 from t2t_relpos.attention.masks import masked_softmax
-from t2t_relpos.backend import matmul_transposed, start_indices, unknown_zero, write_slice
+from t2t_relpos.backend import hide_constant, matmul_transposed, start_indices, write_slice
 
 # Added to a score, it makes the attention weight exactly 0 in float32.
 MASKED_BIAS = -1e9
@@ -115,7 +115,7 @@ class GrowingCaches(DecoderCaches):
         return {name: ops.stack([each[name] for each in rows]) for name in rows[0]}
 
     def start(self, batch):
-        length = unknown_zero()
+        length = hide_constant(0)
         empty = {d: ops.zeros((batch, self.num_heads, length, d)) for d in set(self.depths)}
         caches = [empty[depth] for depth in self.depths]
         return {"caches": caches}, ops.zeros((batch, length))

@@ -73,6 +73,8 @@ def _has_known_settings(attention, config):
     return (
         not attention.use_gate
         and attention.sliding_window is None
+        and (attention.num_heads, attention.key_dim, attention.value_dim)
+        == (config.num_heads, *config.head_dims)
         and (not has_tables or attention.max_relative_position == config.max_relative_position)
     )
 
@@ -87,17 +89,19 @@ def fold_weights(transformer, dtype="float32", kernel_dtype="float32"):
             The kernel of the logits is always float32.
 
     Returns:
-        A nested dict of tensors, float32 except for the kernels. With V ids, P learned positions
-        and L decoder layers:
+        A nested dict of tensors, float32 except for the kernels, and of the epsilons of the layer
+        normalizations, which are floats. With V ids, P learned positions and L decoder layers:
 
         - `source`, `target` `[V, D]`; `source_positions`, `target_positions` `[P, D]` for learned
           positions; `space` `[D]` for a target space.
         - `encoder`, `decoder`: a list of layers. Each has the attention `self`, in the decoder the
           attention `cross`, and `feed_forward` with `inner`, `inner_bias`, `outer`, `outer_bias`.
-          With post-norm it has `norms`, pairs of gain and offset.
+          With post-norm it has `norms`, pairs of gain and offset. All three have the `epsilon` of
+          their normalization.
         - `memory` `[D, L·N·(H + Hv)]`, `memory_bias`: projection of the encoder's outputs to the
           keys and values of all decoder layers, in the order key 0, value 0, key 1, value 1, …
         - `logits` `[D, V]`, `logits_bias` `[V]`.
+        - `memory_epsilon`, `logits_epsilon` of the final normalizations, None with post-norm.
 
         An attention has `input`, `input_bias` and `output` `[N·Hv, D]`, and `output_bias`,
         `key_table` and `value_table` if the model has them, with rows for clipped distances.
@@ -143,6 +147,7 @@ class _Fold:
             "decoder": [self._layer(layer) for layer in transformer.decoder_layers],
             "memory": self._to_kernel_dtype(memory),
             "memory_bias": _float32(memory_bias),
+            "memory_epsilon": _epsilon(transformer.encoder_norm),
         }
 
     def weights_of_language_model(self, model):
@@ -159,13 +164,14 @@ class _Fold:
         kernel = ops.transpose(self._cast(embedding.embeddings))
         kernel, bias = self._after_norm(kernel, 0.0, norm)
         # Keep float32: rounded logits would change the order of likely ids.
-        return {"logits": _float32(kernel), "logits_bias": _float32(bias)}
+        weights = {"logits": _float32(kernel), "logits_bias": _float32(bias)}
+        return {**weights, "logits_epsilon": _epsilon(norm)}
 
     def _embedding(self, embedding):
         """Returns the vectors that an embedding adds to the residual stream."""
         table = self._cast(embedding.embeddings)
         table = ops.concatenate([ops.zeros_like(table[:1]), table[1:]], axis=0)
-        return _float32(self._centered(table * self.config.hidden_dim**0.5))
+        return _float32(self._centered(table * embedding.hidden_dim**0.5))
 
     def _positions(self, position):
         """Returns the vectors of a learned position embedding."""
@@ -240,6 +246,7 @@ class _Fold:
         weights = {
             "input": self._to_kernel_dtype(kernel),
             "input_bias": _float32(bias),
+            "epsilon": _epsilon(norm),
             "output": self._to_kernel_dtype(self._centered(self._matrix(attention.output_dense))),
         }
         if attention.use_bias:
@@ -256,6 +263,7 @@ class _Fold:
         return {
             "inner": self._to_kernel_dtype(kernel),
             "inner_bias": _float32(bias),
+            "epsilon": _epsilon(norm),
             "outer": self._to_kernel_dtype(self._centered(self._cast(outer.kernel))),
             "outer_bias": _float32(self._centered(self._cast(outer.bias))),
         }
@@ -263,6 +271,10 @@ class _Fold:
 
 def _key_and_value(attention):
     return attention.key_dense, attention.value_dense
+
+
+def _epsilon(norm):
+    return None if norm is None else float(norm.epsilon)
 
 
 def _float32(weight):

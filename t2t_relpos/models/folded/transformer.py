@@ -30,7 +30,7 @@ class FoldedTransformer:
     >>> import numpy as np
     >>> from t2t_relpos.models import Transformer
     >>> from t2t_relpos.models.folded import FoldedTransformer, fold_weights
-    >>> model = Transformer(config)  # config: the example of TransformerConfig
+    >>> model = Transformer.from_preset("tiny", vocab_size=11)
     >>> folded = FoldedTransformer(model.config, fold_weights(model))
     >>> logits, alignments = folded.score(np.array([[5, 7, 1]]), np.array([[3, 1]]))
     >>> tuple(logits.shape), tuple(alignments.shape)
@@ -58,7 +58,7 @@ class FoldedTransformer:
         positions = _position_table(self, "target", max_length)
         caches = _make_caches(self, max_length, beam_size, growing=growing)
         step = DecoderStep(self.config, self.layers, self.weights, positions, caches)
-        return step.start(self._encode(source), ops.not_equal(source, 0)), step
+        return step.start_with_source(self._encode(source), ops.not_equal(source, 0)), step
 
     def score(self, source, targets):
         """Returns the logits of given outputs and their alignments.
@@ -80,7 +80,7 @@ class FoldedTransformer:
         for number, layer in enumerate(weights["decoder"]):
             x = self._self_attention(x, layer, (batch, length), causal=True)
             cross = layer["cross"]
-            query = dense(layers.enter(x), cross["input"], cross["input_bias"])
+            query = layers.project(x, cross)
             (query,) = layers.split(query, batch, length, "q")
             outputs, attended = attend_relative(
                 query,
@@ -91,7 +91,8 @@ class FoldedTransformer:
             )
             x = layers.leave(x, output_of(layers, outputs, cross), layer, "cross")
             x = layers.feed_forward(x, layer)
-        logits = dense(layers.enter(x), weights["logits"], weights["logits_bias"])
+        x = layers.enter(x, weights["logits_epsilon"])
+        logits = dense(x, weights["logits"], weights["logits_bias"])
         logits = ops.reshape(logits, (batch, length, self.config.vocab_size))
         return logits, ops.mean(attended, axis=1)
 
@@ -107,13 +108,13 @@ class FoldedTransformer:
         for layer in weights["encoder"]:
             x = self._self_attention(x, layer, sizes, key_mask=is_real)
             x = layers.feed_forward(x, layer)
-        memory = dense(layers.enter(x), weights["memory"], weights["memory_bias"])
+        x = layers.enter(x, weights["memory_epsilon"])
+        memory = dense(x, weights["memory"], weights["memory_bias"])
         return layers.split(memory, batch, length, "kv" * self.config.num_decoder_layers)
 
     def _self_attention(self, x, layer, sizes, **masks):
         weights, layers = layer["self"], self.layers
-        projected = dense(layers.enter(x), weights["input"], weights["input_bias"])
-        projected = layers.split(projected, *sizes, "qkv")
+        projected = layers.split(layers.project(x, weights), *sizes, "qkv")
         outputs, _ = attend_relative(*projected, *_tables(weights), **masks, return_weights=False)
         return layers.leave(x, output_of(layers, outputs, weights), layer, "self")
 
@@ -135,8 +136,8 @@ def _position_table(model, name, length):
     """
     config, positions = model.config, ops.arange(length, dtype="int32")
     if config.added_position == "learned":
-        positions = ops.minimum(positions, config.max_length - 1)
-        return ops.take(model.weights[f"{name}_positions"], positions, axis=0)
+        table = model.weights[f"{name}_positions"]
+        return ops.take(table, ops.minimum(positions, table.shape[0] - 1), axis=0)
     if config.added_position is None:
         return None
     table = sinusoids(positions, config.hidden_dim)
@@ -172,9 +173,7 @@ class FoldedLanguageModel:
         positions = _position_table(self, "target", max_length)
         caches = _make_caches(self, max_length, beam_size, growing=growing)
         step = DecoderStep(self.config, FoldedLayers(self.config), self.weights, positions, caches)
-        # There is no other sequence to attend to.
-        is_real = ops.zeros((ops.shape(source)[0], 0), dtype="bool")
-        return step.start([], is_real), step
+        return step.start(ops.shape(source)[0]), step
 
 
 def _make_caches(model, max_length, beam_size, *, growing):
@@ -186,7 +185,8 @@ def _make_caches(model, max_length, beam_size, *, growing):
 class DecoderStep:
     """The step function of a search: `step(ids [rows], state) -> (logits [rows, V], state)`.
 
-    Rows are B · k. The keys and values of the source are stored once per sentence.
+    Rows are B · k. The keys and values of the source are stored once per sentence. The state of a
+    language model has none.
 
     Args:
         config: the `TransformerConfig`.
@@ -204,21 +204,29 @@ class DecoderStep:
         self.caches = caches
         self.clip_distance = config.max_relative_position
 
-    def start(self, memory, is_real):
+    def start(self, batch, **source):
         """Returns the state before the first step, with one row per sentence.
+
+        Args:
+            batch: B.
+            **source: further tensors `[B, ...]` that every step reads.
+        """
+        sentences, ancestors = self.caches.start(batch)
+        return {"sentences": {**sentences, **source}, "ancestors": ancestors}
+
+    def start_with_source(self, memory, is_real):
+        """Returns the state before the first step of a model with cross-attention.
 
         Args:
             memory: keys and values of the source for all layers, each `[B, N, S, H]`.
             is_real: bool `[B, S]`, False on padding of the source.
         """
-        sentences, ancestors = self.caches.start(ops.shape(is_real)[0])
         source_bias = ops.where(is_real, 0.0, MASKED_BIAS)[:, None, None, :]
         # The bias has no effect if all positions have it. A source of padding only has values of
         # zero instead, so that the attention to it is zero, except for a relative value table.
         has_source = ops.cast(ops.any(is_real, axis=1), "float32")[:, None, None, None]
         memory = [x * has_source if number % 2 else x for number, x in enumerate(memory)]
-        sentences = {**sentences, "memory": memory, "source_bias": source_bias}
-        return {"sentences": sentences, "ancestors": ancestors}
+        return self.start(ops.shape(is_real)[0], memory=memory, source_bias=source_bias)
 
     def resize(self, state, num_steps):
         """Returns the state with room for `num_steps` steps."""
@@ -234,49 +242,51 @@ class DecoderStep:
                 previous call returned.
         """
         sentences, layers, weights = state["sentences"], self.layers, self.weights
-        source_bias = sentences["source_bias"]
-        batch, _, _, length = ops.shape(source_bias)
+        batch = ops.shape(sentences["caches"][0])[0]
         beams = ops.shape(ids)[0] // batch
         ancestors, cached = self.caches.open_step(sentences, state["ancestors"], batch, beams)
         x = take_rows(weights["target"], ids)
         if self.positions is not None:
             x = x + take_rows(self.positions, cached.time)
         caches = []
-        # Of the products with tables of the cross-attention.
-        shapes = {"key_table": (batch, layers.num_heads, beams, length)}
-        shapes["value_table"] = (batch, layers.num_heads, beams, layers.value_dim)
         for number, layer in enumerate(weights["decoder"]):
             pair = slice(2 * number, 2 * number + 2)  # key and value of the layer
-            projected = self._project(x, layer["self"], batch, beams, "qkv")
+            projected = layers.split(layers.project(x, layer["self"]), batch, beams, "qkv")
             key, value = map(cached.add, sentences["caches"][pair], projected[1:])
             caches += [key, value]
             outputs = cached.attend(number, projected[0], key, value)
             x = layers.leave(x, self._output(outputs, layer["self"]), layer, "self")
             if "cross" in layer:
-                (query,) = self._project(x, layer["cross"], batch, beams, "q")
-                tables = self._source_tables(layer["cross"], source_bias, cached.time)
-                memory = sentences["memory"][pair]
-                outputs = attend(query, *memory, source_bias, tables, shapes)
+                (query,) = layers.split(layers.project(x, layer["cross"]), batch, beams, "q")
+                memory = *sentences["memory"][pair], sentences["source_bias"]
+                outputs = self._attend_to_source(layer["cross"], query, memory, cached.time)
                 x = layers.leave(x, self._output(outputs, layer["cross"]), layer, "cross")
             x = layers.feed_forward(x, layer)
-        logits = dense(layers.enter(x), weights["logits"], weights["logits_bias"])
+        x = layers.enter(x, weights["logits_epsilon"])
+        logits = dense(x, weights["logits"], weights["logits_bias"])
         sentences = {**cached.finish(sentences), "caches": caches}
         return logits, {"sentences": sentences, "ancestors": ancestors}
-
-    def _project(self, x, attention, batch, beams, kinds):
-        projected = dense(self.layers.enter(x), attention["input"], attention["input_bias"])
-        return self.layers.split(projected, batch, beams, kinds)
 
     def _output(self, outputs, attention):
         return output_of(self.layers, outputs, attention)
 
-    def _source_tables(self, attention, source_bias, time):
-        """Returns the table rows of source positions for a query at position `time`."""
+    def _attend_to_source(self, attention, query, memory, time):
+        """Returns the outputs of a cross-attention `[B, N, k, Hv]` in step `time`.
+
+        Args:
+            attention: its folded weights.
+            query: `[B, N, k, H]`.
+            memory: keys, values and biases of the source.
+            time: number of the step, the position of the queries.
+        """
         if not has_tables(attention):
-            return {}
-        distances = ops.arange(ops.shape(source_bias)[3], dtype="int32") - time
+            return attend(query, *memory, {}, {})
+        key, value, _ = memory
+        sizes, length = ops.shape(query)[:3], ops.shape(key)[2]
+        distances = ops.arange(length, dtype="int32") - time
         ids = ops.clip(distances, -self.clip_distance, self.clip_distance) + self.clip_distance
-        return table_rows(attention, ids)
+        shapes = {"key_table": (*sizes, length), "value_table": (*sizes, value.shape[-1])}
+        return attend(query, *memory, table_rows(attention, ids), shapes)
 
 
 class FoldedLayers:
@@ -290,16 +300,20 @@ class FoldedLayers:
         self.num_heads = config.num_heads
         self.key_dim, self.value_dim = config.head_dims
         self.normalize_first = config.normalize_first
-        self.epsilon = config.layer_norm_epsilon
 
-    def normalize(self, x):
+    def normalize(self, x, epsilon):
         """Returns `x`, whose rows have mean 0, scaled to variance 1."""
         mean_square = ops.mean(ops.square(x), axis=-1, keepdims=True)
-        return x * ops.rsqrt(mean_square + self.epsilon)
+        return x * ops.rsqrt(mean_square + epsilon)
 
-    def enter(self, x):
+    def enter(self, x, epsilon):
         """Returns the input of a sublayer, or of the last projection, from the residual stream."""
-        return self.normalize(x) if self.normalize_first else x
+        return self.normalize(x, epsilon) if self.normalize_first else x
+
+    def project(self, x, attention):
+        """Returns the projections of an attention's inputs, which `split` splits."""
+        x = self.enter(x, attention["epsilon"])
+        return dense(x, attention["input"], attention["input_bias"])
 
     def leave(self, x, outputs, layer, name):
         """Returns the residual stream `x` after a sublayer.
@@ -308,18 +322,20 @@ class FoldedLayers:
             x: `[rows, D]`.
             outputs: the sublayer's outputs `[rows, D]`.
             layer: weights of the layer.
-            name: key of the sublayer in `layer["norms"]`.
+            name: key of the sublayer in `layer` and in `layer["norms"]`.
         """
         x = x + outputs
         if self.normalize_first:
             return x
         gain, offset = layer["norms"][name]
-        return self.normalize(x - ops.mean(x, axis=-1, keepdims=True)) * gain + offset
+        x = x - ops.mean(x, axis=-1, keepdims=True)
+        return self.normalize(x, layer[name]["epsilon"]) * gain + offset
 
     def feed_forward(self, x, layer):
         """Returns the residual stream after the feed-forward network."""
         weights = layer["feed_forward"]
-        inner = ops.relu(dense(self.enter(x), weights["inner"], weights["inner_bias"]))
+        entered = self.enter(x, weights["epsilon"])
+        inner = ops.relu(dense(entered, weights["inner"], weights["inner_bias"]))
         outputs = dense(inner, weights["outer"], weights["outer_bias"])
         return self.leave(x, outputs, layer, "feed_forward")
 

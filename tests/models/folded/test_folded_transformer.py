@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from small_transformers import shared_transformer
+from small_transformers import random_transformer, shared_transformer
 
 from t2t_relpos.decoding.state_rows import repeat_rows
 from t2t_relpos.models.folded import FoldedTransformer, fold_weights
@@ -101,12 +101,25 @@ def test_logits_and_alignments_of_score_equal_the_keras_model(config):
     np.testing.assert_array_equal(ops.convert_to_numpy(alignments)[1, :, 4:], 0.0)
 
 
+@pytest.mark.parametrize("normalize_first", [True, False])
+def test_each_normalization_has_its_epsilon(normalize_first):
+    model = random_transformer(0.3, **SMALL, normalize_first=normalize_first)
+    epsilons = iter(np.linspace(0.1, 20, 50).tolist())
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.LayerNormalization):
+            layer.epsilon = next(epsilons)
+    logits, _ = folded(model).score(SOURCE, TARGETS)
+    expected = model({"inputs": SOURCE, "targets": TARGETS})
+    np.testing.assert_allclose(logits, expected, atol=2e-5, rtol=2e-5)
+
+
 def test_bfloat16_kernels_change_logits_only_by_rounding_errors():
     model = make_model()
     weights = fold_weights(model, kernel_dtype="bfloat16")
-    attention = weights["decoder"][0]["self"]
+    attention = dict(weights["decoder"][0]["self"])
     expected = {"input": "bfloat16", "output": "bfloat16"}
     expected |= dict.fromkeys(["input_bias", "key_table", "value_table"], "float32")
+    attention.pop("epsilon")  # a number
     dtypes = {name: keras.backend.standardize_dtype(w.dtype) for name, w in attention.items()}
     assert dtypes == expected
     logits, _ = FoldedTransformer(model.config, weights).score(SOURCE, TARGETS)

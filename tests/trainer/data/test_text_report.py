@@ -46,6 +46,10 @@ def test_more_than_a_thousandth_of_unknown_tokens_is_a_warning():
     assert lines[:2] == [f"  {name}: {counts}" for name, counts in sides.items()]
     (warning,) = lines[2:]
     assert warning.startswith("  warning: 0.20% of the tokens of the target are unknown, because")
+    assert warning.endswith("train a new model with --preset and --byte_fallback.")
+    assert describe_sides(sides, is_new=True)[2].endswith(
+        "Train the vocabulary with --byte_fallback, or on text with these characters."
+    )
     assert TextCounts().warning("the source") is None
 
 

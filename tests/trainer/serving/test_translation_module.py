@@ -76,7 +76,10 @@ def test_spaces_around_sentences_do_not_change_translations_of_imported_models()
         ),
         ({"alpha": -0.1}, "Expected alpha to be at least 0.0. Received: -0.1."),
         ({"alpha": float("nan")}, "Expected alpha to be at least 0.0. Received: nan."),
-        ({"alpha": float("inf")}, "Expected alpha to be below inf. Received: inf."),
+        (
+            {"alpha": float("inf")},
+            "Expected alpha to be a number that is finite in float32. Received: inf.",
+        ),
     ],
 )
 def test_settings_out_of_range_raise(settings, message):

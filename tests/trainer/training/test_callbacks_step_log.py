@@ -91,6 +91,20 @@ def test_first_report_is_early(monkeypatch):
     assert run.of("seconds_left")[0] == pytest.approx(69)
 
 
+@pytest.mark.parametrize("compile_seconds", [{}, {"compile_seconds": 1.0}])
+def test_first_step_has_no_speed_and_no_remaining_time(monkeypatch, compile_seconds):
+    run = Run(monkeypatch, log_every=1)
+    logs_of = run.model.logs
+    monkeypatch.setattr(run.model, "logs", lambda losses: logs_of(losses) | compile_seconds)
+    run.fit([1.0])
+    assert run.reports == [
+        {"step": 1, "loss": 1.0, "tokens": 13.0, "learning_rate": 0.25} | compile_seconds
+    ]
+    monkeypatch.setattr(run.model, "logs", logs_of)
+    run.fit([1.0])
+    assert run.of("step") == [1, 2] and run.reports[1]["seconds_left"] == pytest.approx(98)
+
+
 def test_speed_excludes_compilation(monkeypatch):
     run = Run(monkeypatch, log_every=4)
     logs_of, seconds = run.model.logs, iter([None, 30.0, 20.0, None])

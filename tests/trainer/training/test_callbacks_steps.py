@@ -1,7 +1,10 @@
 import os
 import signal
+import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -60,6 +63,22 @@ def test_signal_ends_the_run_after_its_step(number):
         assert steps.interrupted and steps.model.stop_training
         steps.on_test_batch_end(0)
         assert steps.model.stop_evaluating
+    assert signals.received is number
+
+
+def test_signal_is_reported_before_the_step_ends(number, monkeypatch):
+    """Python calls the handler after the current operation. A compilation can take minutes."""
+    reports = []
+    with StopSignals() as signals:
+        record = lambda text: reports.append((text, signals.received))
+        monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=record))
+        # Another thread receives the signal, so that it does not interrupt `sleep`.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+        threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
+        time.sleep(0.3)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    name = signal.Signals(number).name
+    assert reports[0] == (f"\n{name}: training ends after the current step.", None)
     assert signals.received is number
 
 

@@ -21,14 +21,19 @@ def test_terminal_writes_lines_to_a_file(steps, capsys):
     terminal = Terminal(steps, interactive=False)
     terminal.begin()
     terminal.trained(LOGS, is_due=False)
+    unmeasured = {"loss": 3.5, "accuracy": 0.25, "learning_rate": 0.5}
+    terminal.trained(unmeasured, is_due=True)
     terminal.trained(LOGS | {"programs": 3, "compile_seconds": 12.345}, is_due=False)
     terminal.trained(REPORTED, is_due=True)
     steps.step = 400
     terminal.trained(REPORTED | {"seconds_left": 65.0, "gradient_norm": 0.125}, is_due=True)
     terminal.end()
+    terminal.begin()
     terminal.evaluated(DevResult(1000, 2.5, 0.625), [])
     terminal.evaluated(DevResult(1200, 2.5, 0.625, 23.456, 45.678), SAMPLES)
     assert capsys.readouterr().out.splitlines() == [
+        "Compiling the first update. This can take minutes.",
+        "step 200/7000: loss 3.5000, accuracy 0.2500, learning rate 0.5",
         "step 200/7000: XLA compiled for 12.3 s, programs so far: 3",
         "step 200/7000: loss 3.2500, accuracy 0.5000, learning rate 0.00125, 12,346 source+target "
         "tokens/s, 1 h 02 min left",
@@ -53,7 +58,7 @@ def test_terminal_updates_a_progress_bar(steps, capsys, monkeypatch):
     terminal.end()
     out = capsys.readouterr().out
     *updates, last, end = out.replace("\n", "\r").split("\r")
-    assert end == "" and out.count("\n") == 2 and "\rcheckpoint x\n" in out
+    assert end == "" and out.count("\n") == 3 and "\rcheckpoint x\n" in out
     assert last.startswith("  3%|")
     assert last.endswith("| step 202/7000, loss 3.2500, 12,346 tokens/s, 1 h 02 min left")
     assert any("step 200/7000" in update for update in updates) and "learning rate" not in out

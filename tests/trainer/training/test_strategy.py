@@ -137,6 +137,15 @@ def test_strategy_that_can_not_be_made_raises(name, logical_devices, message, mo
         make_strategy(name, logical_devices)
 
 
+def test_devices_and_sums_over_them_are_not_logged(monkeypatch, caplog):
+    devices = tf.config.list_logical_devices("CPU")
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: devices)
+    with caplog.at_level("INFO", tf.get_logger().name):
+        make_strategy("mirrored")
+        tf.get_logger().info("Collective all_reduce tensors: 1 all_reduces")
+    assert not caplog.records
+
+
 WORKERS = ["first:12345", "second:12345", "third:12345"]
 
 

@@ -1,0 +1,721 @@
+"""Calls every public name as its documentation does first, with default arguments.
+
+The lengths are those of the README. Values are compared with NumPy, which uses nothing of the
+library but the weights of layers.
+"""
+
+import functools
+import importlib
+import math
+import pkgutil
+
+import keras
+import numpy as np
+import pytest
+from comparisons import assert_all_close
+from critical_lengths import LONG, SEARCH_LENGTHS, SHORT, attention_lengths
+from keras import ops
+
+import t2t_relpos
+from t2t_relpos import attention, decoding, layers, models, t2t
+from t2t_relpos.attention import dispatch
+
+HEADS, DEPTH, WIDTH, K, VOCAB = 2, 4, 8, 16, 23
+TOLERANCES = {"rtol": 1e-4, "atol": 1e-4}
+FIRST_CALLS = {}
+
+
+def first_call(*names, lengths=(SHORT, LONG)):
+    """Registers a test of the first call of these names: `test(rng)`, or `test(rng, length)`."""
+
+    def register(test):
+        FIRST_CALLS.update(dict.fromkeys(names, (test, lengths)))
+        return test
+
+    return register
+
+
+# Computations in NumPy.
+
+
+def array(x):
+    """Returns a weight or an output in float64."""
+    return ops.convert_to_numpy(x).astype("float64")
+
+
+def softmax(scores):
+    exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return exponentials / exponentials.sum(axis=-1, keepdims=True)
+
+
+def distances(length):
+    """Returns key position minus query position, `[T, T]`."""
+    return np.arange(length) - np.arange(length)[:, None]
+
+
+def clipped(table, distance):
+    """Returns the vectors of clipped distances: of rows for -K to K."""
+    k = table.shape[-2] // 2
+    return table[..., np.clip(distance, -k, k) + k, :]
+
+
+def unclipped(table, distance):
+    """Returns the vectors of distances of rows for -(K - 1) to K - 1, and zeros beyond them."""
+    is_within = np.abs(distance) <= table.shape[-2] // 2
+    return clipped(table, distance) * is_within[..., None]
+
+
+def attend(query, key, value, key_vectors=None, value_vectors=None, mask=True):
+    """Returns attention outputs and weights: Shaw et al. 2018, equations 3 and 4.
+
+    Args:
+        query, key, value: `[B, N, T, H]`. Queries are scaled.
+        key_vectors, value_vectors: of all pairs, broadcast to `[B, N, T, S, H]`, or None.
+        mask: bool, broadcasts to `[B, N, T, S]`.
+    """
+
+    def of_pairs(vectors):
+        return np.broadcast_to(vectors, (*query.shape[:3], *vectors.shape[-2:]))
+
+    scores = query @ np.swapaxes(key, -1, -2)
+    if key_vectors is not None:
+        scores = scores + np.einsum("bnth,bntsh->bnts", query, of_pairs(key_vectors))
+    weights = softmax(np.where(mask, scores, -np.inf))
+    outputs = weights @ value
+    if value_vectors is not None:
+        outputs = outputs + np.einsum("bnts,bntsh->bnth", weights, of_pairs(value_vectors))
+    return outputs, weights
+
+
+def attention_layer(layer, x, y, key_vectors=None, value_vectors=None, mask=True):
+    """Returns the outputs of an attention layer, `[B, T, D]`."""
+    query, key, value = (
+        np.einsum("btd,dnh->bnth", inputs, array(dense.kernel))
+        + (0 if dense.bias is None else array(dense.bias)[:, None])
+        for dense, inputs in ((layer.query_dense, x), (layer.key_dense, y), (layer.value_dense, y))
+    )
+    query = query * layer.key_dim**-0.5
+    outputs, _ = attend(query, key, value, key_vectors, value_vectors, mask)
+    bias = 0 if layer.output_dense.bias is None else array(layer.output_dense.bias)
+    return np.einsum("bnth,nhd->btd", outputs, array(layer.output_dense.kernel)) + bias
+
+
+def relative_attention(layer, x, *, causal=False):
+    """Returns the outputs of a `RelativeMultiHeadAttention` of a sequence to itself."""
+    distance = distances(x.shape[1])
+    tables = (layer.key_embedding.table, layer.value_embedding.table)
+    vectors = (clipped(array(table), distance) for table in tables)
+    return attention_layer(layer, x, x, *vectors, mask=distance <= 0 if causal else True)
+
+
+def normalize(norm, x):
+    centered = x - x.mean(axis=-1, keepdims=True)
+    variance = (centered**2).mean(axis=-1, keepdims=True)
+    return centered / np.sqrt(variance + norm.epsilon) * array(norm.gamma) + array(norm.beta)
+
+
+def with_residual(residual, x, sublayer):
+    if residual.normalize_first:
+        return x + sublayer(normalize(residual.norm, x))
+    return normalize(residual.norm, x + sublayer(x))
+
+
+def feed_forward(layer, x):
+    hidden = np.maximum(x @ array(layer.inner.kernel) + array(layer.inner.bias), 0)
+    return hidden @ array(layer.outer.kernel) + array(layer.outer.bias)
+
+
+def block(layer, x, encoded=None):
+    """Returns the outputs of a block of an encoder or a decoder."""
+    causal = isinstance(layer, layers.TransformerDecoder)
+    self_attention = functools.partial(relative_attention, layer.self_attention, causal=causal)
+    x = with_residual(layer.self_attention_residual, x, self_attention)
+    if encoded is not None:
+        cross_attention = lambda x: attention_layer(layer.cross_attention, x, encoded)
+        x = with_residual(layer.cross_attention_residual, x, cross_attention)
+    return with_residual(
+        layer.feed_forward_residual, x, functools.partial(feed_forward, layer.feed_forward)
+    )
+
+
+def embed(embedding, ids):
+    table = array(embedding.embeddings)
+    return table[ids] * math.sqrt(table.shape[1]) * (ids != 0)[..., None]
+
+
+def stack(blocks, norm, x, *encoded):
+    for each in blocks:
+        x = block(each, x, *encoded)
+    return x if norm is None else normalize(norm, x)
+
+
+def shifted(x):
+    return np.pad(x, [(0, 0), (1, 0), (0, 0)])[:, :-1]
+
+
+def logits_of_language_model(model, ids):
+    """Returns the logits of a `CausalLM`, for ids without padding."""
+    states = stack(model.blocks, model.norm, shifted(embed(model.embedding, ids)))
+    return states @ array(model.output_embedding.embeddings).T
+
+
+def logits_of_transformer(model, source, targets):
+    """Returns the logits of a `Transformer`, for ids without padding."""
+    encoded = stack(model.encoder_layers, model.encoder_norm, embed(model.source_embedding, source))
+    x = shifted(embed(model.target_embedding, targets))
+    states = stack(model.decoder_layers, model.decoder_norm, x, encoded)
+    return states @ array(model.output_embedding.embeddings).T
+
+
+# Attention.
+
+
+def random_tensors(rng, length, count=3):
+    return [rng.normal(size=(2, HEADS, length, DEPTH)).astype("float32") for _ in range(count)]
+
+
+def random_tables(rng):
+    return [rng.normal(size=(2 * K + 1, DEPTH)).astype("float32") for _ in range(2)]
+
+
+def expected_attention(tensors, tables, mask=True):
+    distance = distances(tensors[0].shape[2])
+    return attend(*tensors, *(clipped(table, distance) for table in tables), mask=mask)
+
+
+@first_call("attend")
+def check_attend(rng, length):
+    tensors, tables = random_tensors(rng, length), random_tables(rng)
+    found = attention.attend(*tensors, *tables)
+    assert_all_close(found, expected_attention(tensors, tables), **TOLERANCES)
+
+
+@first_call("portable")
+def check_portable(rng, length):
+    tensors, tables = random_tensors(rng, length), random_tables(rng)
+    with attention.portable():
+        found = attention.attend(*tensors, *tables)
+    assert_all_close(found, expected_attention(tensors, tables), **TOLERANCES)
+
+
+@first_call("dot_product_attention_relative")
+def check_port(rng, length):
+    tensors, tables = random_tensors(rng, length), random_tables(rng)
+    found = attention.dot_product_attention_relative(*tensors, None, *tables, K)
+    assert_all_close([found], [expected_attention(tensors, tables)[0]], **TOLERANCES)
+
+
+@first_call("relative_attention_inner")
+def check_inner_product_of_the_port(rng, length):
+    query, key = random_tensors(rng, length, 2)
+    vectors = clipped(random_tables(rng)[0], distances(length))
+    expected = query @ np.swapaxes(key, -1, -2) + np.einsum("bnth,tsh->bnts", query, vectors)
+    found = attention.relative_attention_inner(query, key, vectors, True)
+    assert_all_close([found], [expected], **TOLERANCES)
+
+
+@first_call("explain")
+def check_explain(rng, length):
+    explanation = attention.explain(length)
+    rows = {row.name for row in dispatch.TABLE}
+    assert {explanation.chosen, *explanation.reasons} == rows
+    assert str(explanation).startswith(f"{explanation.chosen}: chosen\n")
+    tensors, tables = random_tensors(rng, length), random_tables(rng)
+    options = {"return_weights": False, "implementation": explanation.chosen}
+    found, _ = attention.attend(*tensors, *tables, **options)
+    assert_all_close([found], [expected_attention(tensors, tables)[0]], **TOLERANCES)
+
+
+@first_call(
+    *("causal_mask", "combine_masks", "key_padding_mask", "make_attention_mask"),
+    *("key_positions", "masked_softmax", "relative_ids", "relative_ids_from_positions"),
+    *("relative_positions_matrix", "window_mask"),
+)
+def check_masks_and_ids(rng, length):
+    distance = distances(length)
+    ids = np.clip(distance, -K, K) + K
+    is_token = np.arange(length) < rng.integers(1, length, size=(2, 1))
+    scores = rng.normal(size=(2, 1, length, length)).astype("float32")
+    causal, padding = attention.causal_mask(length, length), attention.key_padding_mask(is_token)
+    mask = attention.combine_masks(causal, padding)
+    expected_mask = (distance <= 0) & is_token[:, None, None]
+    found = {
+        "causal_mask": (causal, distance <= 0),
+        "key_padding_mask": (padding, is_token[:, None, None]),
+        "combine_masks": (mask, expected_mask),
+        "make_attention_mask": (
+            attention.make_attention_mask((length, length), causal=True),
+            distance <= 0,
+        ),
+        "window_mask": (attention.window_mask(length, length, 3), np.abs(distance) < 3),
+        "key_positions": (attention.key_positions(length, length), np.arange(length)),
+        "relative_ids": (attention.relative_ids(length, length, K), ids),
+        "relative_ids_from_positions": (
+            attention.relative_ids_from_positions(np.arange(length), np.arange(length), K),
+            ids,
+        ),
+        "relative_positions_matrix": (attention.relative_positions_matrix(length, length, K), ids),
+        "masked_softmax": (
+            attention.masked_softmax(scores, mask),
+            softmax(np.where(expected_mask, scores, -np.inf)),
+        ),
+    }
+    for name, (values, expected) in found.items():
+        message = f"{name} of {length}"
+        np.testing.assert_allclose(array(values), expected, atol=1e-6, err_msg=message)
+
+
+# Layers.
+
+
+def sequence(rng, length):
+    return rng.normal(size=(2, length, WIDTH)).astype("float32")
+
+
+@first_call("RelativeMultiHeadAttention")
+def check_relative_layer(rng, length):
+    layer, x = (
+        layers.RelativeMultiHeadAttention(HEADS, DEPTH, max_relative_position=K),
+        sequence(rng, length),
+    )
+    assert_all_close([layer(x, x)], [relative_attention(layer, x)], **TOLERANCES)
+    found = layer(x, x, use_causal_mask=True)
+    assert_all_close([found], [relative_attention(layer, x, causal=True)], **TOLERANCES)
+
+
+@first_call("RelativeMultiHeadAttentionV2")
+def check_layer_without_clipping(rng, length):
+    layer, x = (
+        layers.RelativeMultiHeadAttentionV2(HEADS, DEPTH, max_relative_position=K),
+        sequence(rng, length),
+    )
+    found = layer(x, x)
+    vectors = unclipped(array(layer.key_embedding), distances(length))
+    assert_all_close([found], [attention_layer(layer, x, x, vectors)], **TOLERANCES)
+
+
+@first_call("RelativeMultiHeadAttention2D")
+def check_layer_of_images(rng, length):
+    layer = layers.RelativeMultiHeadAttention2D(HEADS, DEPTH, max_relative_position=3)
+    height = {SHORT: 8, LONG: 25}[length]
+    image = sequence(rng, length).reshape(2, height, length // height, WIDTH)
+    found = layer(image, image)
+    row, column = np.divmod(np.arange(length), length // height)
+    vectors = unclipped(array(layer.height_embedding), row - row[:, None])
+    vectors = vectors + unclipped(array(layer.width_embedding), column - column[:, None])
+    x = image.reshape(2, length, WIDTH)
+    expected = attention_layer(layer, x, x, vectors).reshape(image.shape)
+    assert_all_close([found], [expected], **TOLERANCES)
+
+
+@first_call("LocalRelativeMultiHeadAttention")
+def check_local_layer(rng, length):
+    layer, x = layers.LocalRelativeMultiHeadAttention(HEADS, DEPTH), sequence(rng, length)
+    found = layer(x, x)
+    distance, block_number = distances(length), np.arange(length) // 128
+    # The last row belongs to distance 0.
+    vectors = array(layer.key_embedding)[:, np.clip(distance, -255, 0) - 1]
+    mask = (distance <= 0) & (block_number >= block_number[:, None] - 1)
+    assert_all_close([found], [attention_layer(layer, x, x, vectors, mask=mask)], **TOLERANCES)
+
+
+@first_call("RelationMultiHeadAttention")
+def check_relation_layer(rng, length):
+    layer = layers.RelationMultiHeadAttention(HEADS, DEPTH, num_relations=3)
+    x, relations = sequence(rng, length), rng.integers(-1, 3, size=(2, length, length))
+    found = layer(x, x, relations=relations)
+    # Label -1 is the absence of an edge, which has no vector.
+    vectors = (
+        np.pad(array(table), [(0, 1), (0, 0)])[relations][:, None]
+        for table in (*layer.key_tables, *layer.value_tables)
+    )
+    assert_all_close([found], [attention_layer(layer, x, x, *vectors)], **TOLERANCES)
+
+
+@first_call("RelativePositionEmbedding")
+def check_position_vectors(rng, length):
+    layer = layers.RelativePositionEmbedding(max_relative_position=K, depth=DEPTH)
+    found = layer(sequence(rng, length))
+    assert_all_close([found], [clipped(array(layer.table), distances(length))], rtol=0)
+
+
+@first_call("SinusoidalPositionEncoding")
+def check_sinusoids(rng, length):
+    x = sequence(rng, length)
+    frequencies = 10_000.0 ** -np.linspace(0, 1, WIDTH // 2)
+    angles = np.arange(length)[:, None] * frequencies
+    expected = x + np.concatenate([np.sin(angles), np.cos(angles)], axis=-1)
+    assert_all_close([layers.SinusoidalPositionEncoding()(x)], [expected], atol=1e-3)
+
+
+@first_call("LearnedPositionEmbedding")
+def check_learned_positions(rng, length):
+    layer, x = layers.LearnedPositionEmbedding(max_length=length), sequence(rng, length)
+    found = layer(x)
+    assert_all_close([found], [x + array(layer.embeddings)], **TOLERANCES)
+
+
+@first_call("TokenEmbedding")
+def check_token_embedding(rng, length):
+    layer, ids = layers.TokenEmbedding(VOCAB, WIDTH), rng.integers(0, VOCAB, (2, length))
+    vectors = layer(ids)
+    assert_all_close([vectors], [embed(layer, ids)], **TOLERANCES)
+    expected = array(vectors) @ array(layer.embeddings).T
+    assert_all_close([layer(vectors, reverse=True)], [expected], **TOLERANCES)
+
+
+@first_call("FeedForward")
+def check_feed_forward(rng, length):
+    layer, x = layers.FeedForward(intermediate_dim=5), sequence(rng, length)
+    found = layer(x)
+    assert_all_close([found], [feed_forward(layer, x)], **TOLERANCES)
+
+
+@first_call("Residual")
+def check_residual(rng, length):
+    layer, x = layers.Residual(), sequence(rng, length)
+    found = layer(x, sublayer=ops.tanh)
+    assert_all_close([found], [with_residual(layer, x, np.tanh)], **TOLERANCES)
+
+
+@first_call("TransformerEncoder")
+def check_encoder(rng, length):
+    layer, x = layers.TransformerEncoder(16, HEADS, max_relative_position=K), sequence(rng, length)
+    found = layer(x)
+    assert_all_close([found], [block(layer, x)], **TOLERANCES)
+
+
+@first_call("TransformerDecoder")
+def check_decoder(rng, length):
+    layer = layers.TransformerDecoder(16, HEADS, max_relative_position=K)
+    x, encoded = sequence(rng, length), sequence(rng, length + 1)
+    found = layer(x, encoded)
+    assert_all_close([found], [block(layer, x, encoded)], **TOLERANCES)
+
+
+@first_call("Packing")
+def check_packing(rng, length):
+    x, lengths = sequence(rng, length), (length, length // 2)
+    mask = np.arange(length) < np.array(lengths)[:, None]
+    packing = layers.Packing(mask)
+    packed = packing.pack(x)
+    restored = packing.unpack(packed)
+    assert_all_close([packed, restored], [x[mask][None], x * mask[..., None]], rtol=0)
+    layer = layers.TransformerEncoder(16, HEADS, max_relative_position=K)
+    found = layer(packed, packing=packing)
+    expected = [block(layer, x[i : i + 1, :end])[0] for i, end in enumerate(lengths)]
+    assert_all_close([found[0]], [np.concatenate(expected)], **TOLERANCES)
+
+
+# Models.
+
+
+@functools.cache
+def language_model():
+    """Returns a language model that tests must not change."""
+    keras.utils.set_random_seed(7)
+    model = models.CausalLM(VOCAB, 1, WIDTH, 16, HEADS, 4)
+    return _with_unlikely_ends(model, model.embedding)
+
+
+@functools.cache
+def transformer():
+    """Returns a Transformer that tests must not change."""
+    keras.utils.set_random_seed(7)
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": WIDTH}
+    model = models.Transformer.from_preset("tiny", vocab_size=VOCAB, **sizes)
+    return _with_unlikely_ends(model, model.target_embedding)
+
+
+def _with_unlikely_ends(model, embedding):
+    """Enlarges the differences of logits, except those of id 1, so that outputs are long."""
+    table = 3 * array(embedding.embeddings)
+    table[1] /= 6
+    embedding.embeddings.assign(table)
+    return model
+
+
+def random_ids(rng, length, rows=2):
+    return rng.integers(2, VOCAB, size=(rows, length))
+
+
+@first_call("CausalLM")
+def check_language_model(rng, length):
+    ids = random_ids(rng, length)
+    found = language_model()(ids)
+    assert_all_close([found], [logits_of_language_model(language_model(), ids)], **TOLERANCES)
+
+
+@first_call("Transformer")
+def check_transformer(rng, length):
+    source, targets = random_ids(rng, length), random_ids(rng, length + 1)
+    found = transformer()({"inputs": source, "targets": targets})
+    expected = logits_of_transformer(transformer(), source, targets)
+    assert_all_close([found], [expected], **TOLERANCES)
+    scores = transformer().score(source, targets)
+    log_probs = np.log(softmax(expected))
+    token_scores = np.take_along_axis(log_probs, targets[..., None], axis=-1)[..., 0]
+    expected = [token_scores, token_scores.sum(axis=1), np.full(2, length + 1)]
+    assert_all_close(scores, expected, rtol=1e-4, atol=1e-3)
+
+
+@first_call("TransformerConfig", lengths=())
+def check_config(rng):
+    config = models.TransformerConfig(vocab_size=VOCAB)
+    assert (config.hidden_dim, config.num_heads, config.max_relative_position) == (512, 8, 16)
+    assert models.TransformerConfig.from_dict(config.to_dict()) == config
+
+
+@first_call("PRESETS", lengths=())
+def check_presets(rng):
+    for name, settings in models.PRESETS.items():
+        config = models.TransformerConfig.from_preset(name, vocab_size=VOCAB)
+        assert config == models.TransformerConfig(vocab_size=VOCAB, **settings), name
+
+
+# Searches and samplers.
+
+
+def best_output(log_probs, max_length, beam_size=4, alpha=0.6):
+    """Returns the ids that a beam search finds, as a list.
+
+    Args:
+        log_probs: `log_probs(list of lists of ids) -> [rows, V]`, of the ids that follow.
+    """
+    penalty = lambda ids: ((5 + len(ids)) / 6) ** alpha
+    active, best = [(0.0, [])], (-np.inf, [])
+    for _ in range(max_length):
+        totals = np.array([total for total, _ in active])[:, None]
+        totals = totals + log_probs([ids for _, ids in active])
+        totals[:, 0] = -np.inf
+        order = np.argsort(-totals, axis=None)[: 2 * beam_size]
+        pairs = np.column_stack(np.unravel_index(order, totals.shape)).tolist()
+        found = [(totals[row, token], [*active[row][1], token]) for row, token in pairs]
+        ended = [(total / penalty(ids), ids) for total, ids in found if ids[-1] == 1]
+        best = max([best, *ended])
+        active = [each for each in found if each[1][-1] != 1][:beam_size]
+        if best[0] > active[0][0] / penalty(range(max_length)):
+            return best[1]
+    return best[1] or active[0][1]
+
+
+def ids_of(output):
+    """Returns the ids of an output without padding, as a list."""
+    output = np.asarray(output).tolist()
+    return output[: output.index(1) + 1] if 1 in output else output
+
+
+TABLE_OF_STEP = np.random.default_rng(3).normal(size=(VOCAB, VOCAB)).astype("float32")
+TABLE_OF_STEP[:, 1] -= 3  # Outputs are long.
+
+
+def run_search(search, length, **settings):
+    """Returns the ids and the score of a search whose step depends on the last id only."""
+    step = lambda ids, state: (ops.take(TABLE_OF_STEP, ids, axis=0), state)
+    result = search(step, {"none": np.zeros((1, 1))}, 1, length, **settings)
+    assert isinstance(result, decoding.DecodingResult)
+    ids = ids_of(ops.convert_to_numpy(result.ids)[0, 0])
+    assert ops.convert_to_numpy(result.lengths).tolist() == [[len(ids)]]
+    assert not ops.convert_to_numpy(result.ids)[0, 0, len(ids) :].any()
+    return ids, float(result.scores[0, 0])
+
+
+def log_probs_of_step(outputs):
+    return np.log(softmax(TABLE_OF_STEP[[[0, *ids][-1] for ids in outputs]].astype("float64")))
+
+
+def total_of(ids):
+    return sum(log_probs_of_step([ids[:i]])[0, token] for i, token in enumerate(ids))
+
+
+@first_call("beam_search", "DecodingResult", "length_penalty")
+def check_beam_search(rng, length):
+    ids, score = run_search(decoding.beam_search, length)
+    assert ids == best_output(log_probs_of_step, length)
+    assert score * float(decoding.length_penalty(len(ids), 0.6)) == pytest.approx(
+        total_of(ids), rel=1e-4
+    )
+
+
+@first_call("greedy_search")
+def check_greedy_search(rng, length):
+    ids, score = run_search(decoding.greedy_search, length)
+    assert ids == best_output(log_probs_of_step, length, beam_size=1, alpha=0)
+    assert score == pytest.approx(total_of(ids), rel=1e-4)
+
+
+@first_call("sample_search")
+def check_sample_search(rng, length):
+    ids, score = run_search(decoding.sample_search, length, seed=3)
+    assert (ids, score) == run_search(decoding.sample_search, length, seed=3)
+    assert ids != run_search(decoding.sample_search, length)[0]
+    assert score == pytest.approx(total_of(ids), rel=1e-4)
+    ids, _ = run_search(decoding.sample_search, length, top_k=1)
+    assert ids == run_search(decoding.greedy_search, length)[0]
+
+
+@first_call("score_tokens", "TokenScores")
+def check_score_tokens(rng, length):
+    logits = rng.normal(size=(2, length, VOCAB)).astype("float32")
+    ids = np.where(np.arange(length) < [[length], [7]], random_ids(rng, length), 0)
+    result = decoding.score_tokens(logits, ids)
+    assert isinstance(result, decoding.TokenScores)
+    scores = np.take_along_axis(np.log(softmax(logits)), ids[..., None], axis=-1)[..., 0] * (
+        ids > 0
+    )
+    assert_all_close(
+        result, [scores, scores.sum(axis=1), np.array([length, 7])], rtol=1e-4, atol=1e-4
+    )
+
+
+def log_probs_of(model, source, max_length):
+    """Returns a function of outputs: the log-probabilities that a call of the model gives."""
+
+    def log_probs(outputs):
+        ids = np.zeros((4, max_length), "int32")
+        for row, output in zip(ids, outputs):
+            row[: len(output)] = output
+        inputs = ids
+        if isinstance(model, models.Transformer):
+            inputs = {"inputs": np.repeat(source, 4, axis=0), "targets": ids}
+        logits = array(model(inputs))[range(len(outputs)), [len(output) for output in outputs]]
+        return np.log(softmax(logits))
+
+    return log_probs
+
+
+def ranks(model, source, output):
+    """Returns how many ids are more likely than each id of an output."""
+    targets = np.array([output])
+    is_transformer = isinstance(model, models.Transformer)
+    logits = array(model({"inputs": source, "targets": targets} if is_transformer else targets))[0]
+    logits[:, 0] = -np.inf
+    return (logits > np.take_along_axis(logits, targets.T, axis=1)).sum(axis=1)
+
+
+def check_generate_of_transformer(source):
+    max_length = source.shape[1] + 50
+    (output,) = transformer().generate(source)
+    assert output.shape == (max_length,)
+    assert ids_of(output) == best_output(
+        log_probs_of(transformer(), source, max_length), max_length
+    )
+
+
+def check_generate_of_language_model(prompt):
+    length = prompt.shape[1]
+    (output,) = language_model().generate(prompt)
+    assert output.shape == (length + 50,)
+    assert output[:length].tolist() == prompt[0].tolist()
+    assert not ranks(language_model(), prompt, ids_of(output))[length:].any()
+
+
+@pytest.mark.parametrize("length", [3, pytest.param(LONG, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("check", [check_generate_of_transformer, check_generate_of_language_model])
+def test_generate_without_arguments(check, length, rng):
+    check(random_ids(rng, length, rows=1))
+
+
+LARGEST_RANK = {"BeamSampler": VOCAB, "GreedySampler": 0, "TopKSampler": 4, "TopPSampler": VOCAB}
+
+
+@first_call(*LARGEST_RANK, lengths=())
+def check_samplers(rng):
+    source = random_ids(rng, 3, rows=1)
+    found = {}
+    for name, largest_rank in LARGEST_RANK.items():
+        sampler = getattr(decoding, name)()
+        found[name] = ids_of(transformer().generate(source, sampler=sampler, max_length=8)[0])
+        assert ranks(transformer(), source, found[name]).max() <= largest_rank, name
+    log_probs = log_probs_of(transformer(), source, 8)
+    assert found["BeamSampler"] == best_output(log_probs, 8)
+
+
+@first_call("Sampler", lengths=())
+def check_custom_sampler(rng):
+    class ShortSampler(decoding.Sampler):
+        def search(self, step, state, batch_size, max_length, *arguments, **settings):
+            return decoding.greedy_search(step, state, batch_size, 2)
+
+    source = random_ids(rng, 3, rows=1)
+    found = transformer().generate(source, sampler=ShortSampler(), max_length=4)
+    log_probs = log_probs_of(transformer(), source, 4)
+    assert ids_of(found[0]) == best_output(log_probs, 2, beam_size=1, alpha=0)
+
+
+# tensor2tensor.
+
+
+@first_call("SETS", "parse_hparams", lengths=())
+def check_hparams(rng):
+    for name, settings in t2t.SETS.items():
+        hparams = t2t.parse_hparams(name)
+        assert {key: hparams[key] for key in settings} == settings, name
+
+
+@first_call("config_from_hparams", "t2t_weights", "load_t2t_weights", "is_language_model")
+def check_weights(rng, length):
+    hparams = t2t.parse_hparams("transformer_relative_tiny", "hidden_size=8,num_hidden_layers=1")
+    config = t2t.config_from_hparams(hparams, vocab_size=VOCAB)
+    first, second = models.Transformer(config), models.Transformer(config)
+    arrays = t2t.t2t_weights(first)
+    assert not t2t.is_language_model(arrays)
+    shards = [arrays[f"transformer/symbol_modality_23_8/shared/weights_{i}"] for i in range(16)]
+    np.testing.assert_array_equal(np.concatenate(shards), array(first.source_embedding.embeddings))
+    t2t.load_t2t_weights(second, arrays)
+    ids = {"inputs": random_ids(rng, length), "targets": random_ids(rng, length)}
+    assert_all_close([second(ids)], [first(ids)], rtol=0)
+
+
+@first_call("decode_eighth_power", lengths=())
+def check_eighth_powers(rng):
+    weights = rng.uniform(-1, 1, size=100)
+    found = t2t.decode_eighth_power(np.sign(weights) * (128 * np.abs(weights)) ** 8)
+    np.testing.assert_allclose(found, weights, rtol=1e-5)
+
+
+# The tests.
+
+
+def is_slow(test, length):
+    """Returns whether a test takes seconds: one of many steps, or of all pairs on JAX."""
+    return length == LONG and test in (check_beam_search, check_greedy_search, check_sample_search)
+
+
+def parameters():
+    for test, lengths in dict(FIRST_CALLS.values()).items():
+        for length in lengths or [None]:
+            marks = [pytest.mark.slow] if is_slow(test, length) else []
+            name = test.__name__.removeprefix("check_")
+            yield pytest.param(test, length, marks=marks, id=f"{name}-{length}" if length else name)
+
+
+@pytest.mark.usefixtures("eager_searches")
+@pytest.mark.parametrize(("test", "length"), [*parameters()])
+def test_first_call_equals_numpy(test, length, rng):
+    test(rng, *([] if length is None else [length]))
+
+
+def test_every_public_name_has_a_first_call():
+    folders = [each.name for each in pkgutil.iter_modules(t2t_relpos.__path__) if each.ispkg]
+    modules = [importlib.import_module(f"t2t_relpos.{folder}") for folder in folders]
+    public = {name for module in (t2t_relpos, *modules) for name in module.__all__}
+    assert set(FIRST_CALLS) == public
+
+
+@pytest.mark.parametrize(
+    ("causal", "length"),
+    [(causal, length) for causal in (False, True) for length in attention_lengths(causal=causal)],
+)
+def test_attention_where_the_implementation_changes(causal, length, rng, run_log):
+    tensors, tables = random_tensors(rng, length), random_tables(rng)
+    found, _ = attention.attend(*tensors, *tables, causal=causal, return_weights=False)
+    mask = distances(length) <= 0 if causal else True
+    assert_all_close([found], [expected_attention(tensors, tables, mask)[0]], **TOLERANCES)
+    assert run_log == [attention.explain(length, causal=causal).chosen]
+
+
+@pytest.mark.parametrize("length", SEARCH_LENGTHS)
+def test_beam_search_where_a_loop_begins(length):
+    ids, _ = run_search(decoding.beam_search, length)
+    assert ids == best_output(log_probs_of_step, length)

@@ -1,0 +1,31 @@
+"""Lists the programs of this package.
+
+python -m trainer
+"""
+
+import contextlib
+import importlib
+import sys
+
+from trainer import streams
+from trainer.entry_point import PROGRAMS
+
+
+def main(argv: list[str]):
+    """Prints a line for each program: its name and the first line of its help."""
+    if argv[1:] not in ([], ["--help"]):
+        sys.exit(
+            f"trainer: Expected no arguments. Received: {argv[1]!r}. Start a program with "
+            "`python -m trainer.NAME`."
+        )
+    lines = ["Start a program with `python -m trainer.NAME`. Its flags are listed by --help.", ""]
+    for name in PROGRAMS:
+        help_text = importlib.import_module(f"trainer.{name}").__doc__
+        lines.append(f"  {name:20}{help_text.splitlines()[0]}")
+    with contextlib.suppress(BrokenPipeError):
+        print("\n".join(lines))
+    streams.flush_or_discard(sys.stdout)
+
+
+if __name__ == "__main__":
+    main(sys.argv)
