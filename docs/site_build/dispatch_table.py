@@ -7,20 +7,21 @@ from t2t_relpos.attention.dispatch import (
     explain,
 )
 
-# (backend, device, XLA, length or None, causal, rematerialize) of typical calls with K = 16.
+# (backend, device, XLA, dtype, length or None, causal, rematerialize) of typical calls with K = 16
+# and heads of size 64.
 REQUESTS = [
-    ("tensorflow", "cpu", False, 64, False, False),
-    ("tensorflow", "cpu", False, 512, False, False),
-    ("tensorflow", "cpu", False, 512, True, None),
-    ("tensorflow", "cpu", False, None, False, False),
-    ("tensorflow", "cpu", False, None, True, True),
-    ("tensorflow", "gpu", False, None, False, False),
-    ("tensorflow", "gpu", True, 512, False, False),
-    ("tensorflow", "gpu", True, 4096, True, False),
-    ("jax", "gpu", False, 512, False, False),
-    ("jax", "gpu", False, 4096, True, True),
-    ("torch", "cpu", False, 512, False, False),
-    ("torch", "gpu", False, 4096, True, True),
+    ("tensorflow", "cpu", False, "float32", 64, False, False),
+    ("tensorflow", "cpu", False, "float32", 512, False, False),
+    ("tensorflow", "cpu", False, "float32", 512, True, None),
+    ("tensorflow", "cpu", False, "float32", None, False, False),
+    ("tensorflow", "cpu", False, "float32", None, True, True),
+    ("tensorflow", "gpu", False, "float32", None, False, False),
+    ("tensorflow", "gpu", True, "float32", 512, False, False),
+    ("tensorflow", "gpu", True, "float32", 4096, True, False),
+    ("jax", "gpu", False, "float32", 512, False, False),
+    ("jax", "gpu", False, "bfloat16", 4096, True, True),
+    ("torch", "cpu", False, "float32", 512, False, False),
+    ("torch", "gpu", False, "bfloat16", 4096, True, True),
 ]
 
 
@@ -40,10 +41,12 @@ def table_as_markdown():
 def requests_as_markdown():
     """Returns the table of the implementations of `REQUESTS`."""
     backends = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
-    header = ["Backend", "Device", "XLA", "Length", "Causal", "`rematerialize`", "Implementation"]
+    header = ["Backend", "Device", "XLA", "Dtype", "Length", "Causal", "`rematerialize`"]
+    header.append("Implementation")
     lines = [header, ["---"] * len(header)]
-    for backend, device, xla, length, causal, rematerialize in REQUESTS:
+    for backend, device, xla, dtype, length, causal, rematerialize in REQUESTS:
         options = {"backend": backend, "device": device, "xla": xla, "causal": causal}
+        options["dtype"] = dtype
         explanation = explain(length, rematerialize=rematerialize, portable=False, **options)
         names = explanation.chosen, *explanation.otherwise
         uses_xla = xla or backend == "jax"
@@ -52,6 +55,7 @@ def requests_as_markdown():
                 backends[backend],
                 device.upper(),
                 "yes" if uses_xla else "no",
+                dtype,
                 "unknown" if length is None else f"{length:,}",
                 "yes" if causal else "no",
                 str(rematerialize),

@@ -8,6 +8,7 @@ from keras import ops
 
 from t2t_relpos import _checks
 from t2t_relpos.attention.attend import attend
+from t2t_relpos.attention.dispatch import explain
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.masks import (
     combine_masks,
@@ -454,6 +455,43 @@ class RelativeMultiHeadAttention(AttentionBase):
             (outputs `[B, N, T, Hv]`, weights `[B, N, T, S]`, or None without `return_weights`).
         """
         return attend(query, key, value, *self.clipped_tables(), **kwargs)
+
+    def explain(self, length_q, length_k=None, *, training=False, causal=False, **options):
+        """Reports which implementation a call of this layer uses, and why not the others.
+
+        Args:
+            length_q: number of queries T. None: unknown.
+            length_k: number of keys S. Default: T.
+            training: whether the call is one of training. Default: False.
+            causal: as `use_causal_mask` of the call. Default: False.
+            **options: further options of `attention.explain`, such as `return_weights` for returned
+                scores, `ids_rank` for explicit positions, `backend`, `xla` and `device`. They
+                replace the settings of the layer.
+
+        Returns:
+            The `Explanation` of `attention.explain` for the tables, depths, dtype, dropout, window
+            and `flash_attention` of this layer.
+
+        Example:
+        >>> from t2t_relpos.layers import RelativeMultiHeadAttention
+        >>> layer = RelativeMultiHeadAttention(2, 64, max_relative_position=16, sliding_window=64)
+        >>> on_gpu = layer.explain(4096, training=True, backend="torch", device="gpu")
+        >>> on_gpu.chosen, on_gpu.skips_keys
+        ('scanned_blocks', True)
+        """
+        has_tables = self.use_key_table or self.use_value_table
+        settings = {
+            "max_relative_position": self.max_relative_position if has_tables else None,
+            "share_heads": self.share_heads or not has_tables,
+            "dtype": self.compute_dtype,
+            "key_dim": self.key_dim,
+            "value_dim": self.value_dim,
+            "causal": self._is_causal(causal),
+            "dropout": self.dropout if training else 0.0,
+            "sliding_window": self.sliding_window,
+            "rematerialize": self._rematerialize(training),
+        }
+        return explain(length_q, length_k, **settings | options)
 
     def _rematerialize(self, training):
         """Returns the argument `rematerialize` of `attend`. False allows saving weights."""

@@ -4,7 +4,7 @@ import pytest
 from keras import ops
 
 from t2t_relpos.attention.reference import dot_product_attention_relative
-from t2t_relpos.layers import RelativeMultiHeadAttention
+from t2t_relpos.layers import RelativeMultiHeadAttention, RelativeMultiHeadAttentionV2
 
 
 def arrays(rng, *lengths, width=6):
@@ -69,6 +69,48 @@ def test_flash_attention_equals_the_default(rng):
     message = r"Memory linear in length \(`rematerialize=True`, `flash_attention=True` of a layer\)"
     with pytest.raises(ValueError, match=message):
         layer(x, y, return_attention_scores=True)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"dtype": "mixed_bfloat16"},
+        {"flash_attention": True},
+        {"flash_attention": True, "dropout": 0.1},
+        {"flash_attention": True, "share_heads": False},
+        {"flash_attention": True, "value_dim": 7},
+        {"sliding_window": 8},
+        {"use_key_table": False, "use_value_table": False, "share_heads": False},
+        {"use_key_table": False, "max_relative_position": 0},
+    ],
+    ids=str,
+)
+def test_explain_names_the_implementation_that_the_layer_runs(settings, run_log):
+    layer = make(**settings)
+    masked_v2 = RelativeMultiHeadAttentionV2(2, 5, max_relative_position=3, masked=True)
+    for length in (11, 160):
+        x = keras.Input((length, 6))
+        for training, causal in ((False, False), (True, True)):
+            layer(x, x, training=training, use_causal_mask=causal)
+            found = layer.explain(length, training=training, causal=causal)
+            assert run_log[-1] == found.chosen
+        masked_v2(x, x)
+        assert run_log[-1] == masked_v2.explain(length).chosen
+    layer.explain(None, backend="jax", device="gpu")
+
+
+def test_explain_of_a_layer_reads_its_settings():
+    layer = make(key_dim=64, sliding_window=64)
+    on_gpu = {"backend": "jax", "xla": False, "device": "gpu"}
+    assert layer.explain(3000, **on_gpu).skips_keys
+    options = on_gpu | {"sliding_window": None}
+    assert layer.explain(3000, **options).chosen == "scanned_blocks"
+    half = make(key_dim=64, dtype="mixed_bfloat16", dropout=0.1)
+    assert half.explain(3000, **on_gpu).chosen == "flash"
+    assert half.explain(3000, training=True, **on_gpu).chosen == "scanned_blocks"
+    with pytest.raises(ValueError, match="does not support returned attention scores"):
+        make(flash_attention=True).explain(7, return_weights=True)
 
 
 @pytest.mark.parametrize("causal", [False, True])
