@@ -212,15 +212,16 @@ def known_range(values):
 
 
 def _can_be_read(values):
-    """Returns False for values of JAX in other processes, and for unknown values of PyTorch.
+    """Returns False for unknown values of JAX and PyTorch.
 
-    These are unknown in compiled code, in transforms of `torch.func`, in `FakeTensorMode`, and on
-    an accelerator, where the host would wait for all operations before.
+    They are unknown in compiled code, in transforms, in `FakeTensorMode`, and in other processes.
+    Those on an accelerator of PyTorch count as unknown: to read them, the host would wait for all
+    operations before.
     """
-    if not getattr(values, "is_fully_addressable", True):
-        return False
-    if keras.backend.backend() != "torch" or not keras.ops.is_tensor(values):
+    if not keras.ops.is_tensor(values) or keras.backend.backend() == "tensorflow":
         return True
+    if keras.backend.backend() == "jax":
+        return not _backend.is_compiled(values) and values.is_fully_addressable
     import torch
 
     # A fake tensor, or one of another subclass, may have no values.
