@@ -39,7 +39,7 @@ def is_compiled(tensor):
 
 
 def can_be_read(values):
-    return getattr(values, "is_fully_addressable", True)
+    return not is_compiled(values) and getattr(values, "is_fully_addressable", True)
 
 
 def check_exported_lengths(layer, *sizes):

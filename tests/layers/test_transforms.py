@@ -1,0 +1,286 @@
+"""Transforms of each backend: vectorized calls, derivatives, and traced or compiled code.
+
+Each is compared with plain calls and gradients. Keras's own layer is one of the layers.
+`docs/guides/transforms.md` has the transforms that neither this nor Keras's layers support.
+"""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from layer_cases import CASES, HEADS, LayerCase, random_inputs
+from small_transformers import small_config
+
+from t2t_relpos import CausalLM, Transformer
+from t2t_relpos.attention import portable
+
+BACKEND = keras.backend.backend()
+
+
+class ModelCase(LayerCase):
+    """A model whose input is a dict of ids."""
+
+    def call(self, function, inputs, masks=False):
+        return function({"inputs": inputs["ids"], "targets": inputs["y_ids"]})
+
+
+LAYERS = {
+    **CASES,
+    "learned_positions": CASES["learned_positions"]._replace(
+        make=lambda: CASES["learned_positions"].make(max_length=300)
+    ),
+    "relative_causal": CASES["relative"]._replace(masks={}, others={"use_causal_mask": True}),
+    "keras": LayerCase(lambda: keras.layers.MultiHeadAttention(**HEADS), "x y"),
+    "language_model": LayerCase(lambda: CausalLM(13, 1, 6, 7, 2, max_relative_position=3), "ids"),
+    "transformer": ModelCase(lambda: Transformer(small_config()), "ids y_ids"),
+}
+LENGTHS = [(name, length) for name in LAYERS for length in (20, 300)]
+# Other implementations than at these lengths.
+LENGTHS += [("relative_flash", 6), ("relative_causal", 150), ("relative", 200)]
+each_layer = pytest.mark.parametrize(("name", "length"), LENGTHS)
+
+
+class Example:
+    """A layer as a function of its weights and inputs, with values of both.
+
+    Args:
+        name: name of the layer in LAYERS.
+        length: number of positions.
+        rng: a generator of NumPy.
+    """
+
+    def __init__(self, name, length, rng):
+        self._case, self.name = LAYERS[name], name
+        self._masks = bool(self._case.masks)
+        sizes = dict.fromkeys("TSL", length) | {"H": 4, "W": length // 4}
+        arrays = random_inputs(self._case.input_names(self._masks), rng, sizes)
+        inputs = {key: ops.convert_to_tensor(x[:2]) for key, x in arrays.items()}
+        self.layer = self._case.make()
+        self.call(self.layer, inputs)
+        # Larger than at the start, so that differences of gradients are clear.
+        for weight in self.layer.trainable_variables:
+            noise = 0.3 * rng.normal(size=weight.shape).astype("float32")
+            weight.assign(ops.convert_to_numpy(weight) + noise)
+        weights = [ops.convert_to_tensor(x) for x in self.layer.trainable_variables]
+        if BACKEND == "torch":
+            weights = [x.detach() for x in weights]
+        self.inputs = inputs
+        floats = {key: x for key, x in inputs.items() if arrays[key].dtype == "float32"}
+        self.others = {key: x for key, x in inputs.items() if key not in floats}
+        # The arguments of `loss` for which there are gradients.
+        self.arguments = weights, floats
+
+    def call(self, function, inputs):
+        return self._case.call(function, inputs, self._masks)
+
+    def outputs(self, weights, inputs):
+        values = [variable.value for variable in self.layer.non_trainable_variables]
+
+        def call(*args, **kwargs):
+            return self.layer.stateless_call(list(weights), values, *args, **kwargs)[0]
+
+        return self.call(call, inputs)
+
+    def outputs_of_entry(self, weights, inputs):
+        """Returns the outputs of one batch entry."""
+        outputs = self.outputs(weights, {key: x[None] for key, x in inputs.items()})
+        return outputs if self.name == "position_embedding" else outputs[0]
+
+    def loss(self, weights, floats, others=None):
+        others = self.others if others is None else others
+        return ops.sum(self.outputs(weights, floats | others) ** 2)
+
+    def loss_of_entry(self, weights, floats, others):
+        return ops.sum(self.outputs_of_entry(weights, floats | others) ** 2)
+
+    def squared_gradients(self, weights, floats):
+        """Returns the sum of the squares of the gradients, on JAX."""
+        gradients = jax.grad(self.loss, argnums=(0, 1))(weights, floats)
+        return sum_of_products(gradients, gradients)
+
+    def entry(self, number):
+        """Returns the arguments of `loss_of_entry` for a batch entry."""
+        weights, floats = self.arguments
+        return weights, *({k: x[number] for k, x in y.items()} for y in (floats, self.others))
+
+
+@pytest.fixture
+def example(name, length, rng):
+    return Example(name, length, rng)
+
+
+def skip_without_batch_axis(example):
+    if example.name == "position_embedding":
+        pytest.skip("outputs without a batch axis")
+
+
+def assert_close(found, expected):
+    """Asserts that nested tensors are close, relative to the largest entry of all.
+
+    The gradients of biases of keys are zero, except for rounding.
+    """
+    found, expected = (
+        [ops.convert_to_numpy(x) for x in keras.tree.flatten(nested) if x is not None]
+        for nested in (found, expected)
+    )
+    assert [x.shape for x in found] == [x.shape for x in expected]
+    scale = max(np.abs(x).max() for x in expected)
+    for one, other in zip(found, expected):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5 * scale)
+
+
+def sum_of_products(nested, others):
+    """Returns the sum of all products of two nested structures of tensors."""
+    pairs = zip(keras.tree.flatten(nested), keras.tree.flatten(others), strict=True)
+    return sum(ops.sum(x * y) for x, y in pairs)
+
+
+if BACKEND == "torch":
+    import torch
+    from torch._subclasses import FakeTensorMode
+    from torch.func import grad, jvp, vmap
+
+    # Dynamo reads the gradients of all tensors that it traces.
+    ignore_reads_of_grad = pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")
+
+    def plain_gradients(loss, arguments):
+        """Returns the gradients of nested tensors, zeros where there are none."""
+        copies = keras.tree.map_structure(lambda x: x.detach().requires_grad_(), arguments)
+        flat = keras.tree.flatten(copies)
+        gradients = torch.autograd.grad(loss(*copies), flat, allow_unused=True)
+        zeros = [torch.zeros_like(x) if g is None else g for x, g in zip(flat, gradients)]
+        return keras.tree.pack_sequence_as(arguments, zeros)
+
+    @each_layer
+    def test_torch_grad(example):
+        found = grad(example.loss, argnums=(0, 1))(*example.arguments)
+        assert_close(found, plain_gradients(example.loss, example.arguments))
+
+    @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+    @each_layer
+    def test_torch_jvp(example):
+        if example.name == "keras":
+            pytest.skip("PyTorch's kernel has no forward-mode derivative")
+        tangents = keras.tree.map_structure(torch.ones_like, example.arguments)
+        _, found = jvp(example.loss, example.arguments, tangents)
+        gradients = plain_gradients(example.loss, example.arguments)
+        np.testing.assert_allclose(found, sum_of_products(gradients, tangents), rtol=1e-3)
+
+    @each_layer
+    def test_torch_vmap(example):
+        skip_without_batch_axis(example)
+        weights, _ = example.arguments
+        found = vmap(example.outputs_of_entry, in_dims=(None, 0))(weights, example.inputs)
+        assert_close(found, example.outputs(weights, example.inputs))
+
+    @each_layer
+    def test_torch_gradients_of_entries(example):
+        """Gradients of single examples, as for differential privacy."""
+        of_entries = vmap(grad(example.loss_of_entry, argnums=(0, 1)), in_dims=(None, 0, 0))
+        found = keras.tree.flatten(of_entries(*example.arguments, example.others))
+        for number in range(2):
+            *arguments, others = example.entry(number)
+            loss = lambda *arguments: example.loss_of_entry(*arguments, others)
+            assert_close([x[number] for x in found], plain_gradients(loss, tuple(arguments)))
+
+    @each_layer
+    def test_torch_batch_of_output_gradients(example, rng):
+        copies = keras.tree.map_structure(lambda x: x.detach().requires_grad_(), example.arguments)
+        weights, floats = copies
+        outputs = example.outputs(weights, floats | example.others)
+        d_outputs = torch.from_numpy(rng.normal(size=(2, *outputs.shape)).astype("float32"))
+        inputs, options = keras.tree.flatten(copies), {"retain_graph": True, "allow_unused": True}
+        found = torch.autograd.grad(outputs, inputs, d_outputs, is_grads_batched=True, **options)
+        for number, one in enumerate(d_outputs):
+            expected = torch.autograd.grad(outputs, inputs, one, **options)
+            assert_close([None if x is None else x[number] for x in found], expected)
+
+    @each_layer
+    def test_torch_fake_tensors(example):
+        weights, _ = example.arguments
+        outputs = example.outputs(weights, example.inputs)
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        inputs = {key: mode.from_tensor(x) for key, x in example.inputs.items()}
+        with mode:
+            found = example.outputs(weights, inputs)
+        assert (found.shape, found.dtype) == (outputs.shape, outputs.dtype)
+
+    @each_layer
+    def test_torch_export(example):
+        class Module(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = example.layer
+
+            def forward(self, inputs):
+                return example.call(self.layer, inputs)
+
+        program = torch.export.export(Module(), (example.inputs,)).module()
+        expected = example.outputs(example.arguments[0], example.inputs)
+        assert_close(program(example.inputs).detach(), expected)
+
+    @ignore_reads_of_grad
+    @pytest.mark.parametrize("length", [20, 300])
+    @pytest.mark.parametrize("name", ["keras", "relative", "relations", "language_model"])
+    def test_torch_compile(example):
+        torch.compiler.reset()
+        compiled = torch.compile(example.layer, backend="eager")
+        expected = example.outputs(example.arguments[0], example.inputs)
+        assert_close(example.call(compiled, example.inputs).detach(), expected)
+
+    @ignore_reads_of_grad
+    @pytest.mark.parametrize("length", [20])
+    @pytest.mark.parametrize("name", ["keras", "relative"])
+    def test_torch_can_not_compile_keras_layers_as_one_graph(example):
+        torch.compiler.reset()
+        compiled = torch.compile(example.layer, backend="eager", fullgraph=True)
+        with pytest.raises(torch._dynamo.exc.Unsupported):
+            example.call(compiled, example.inputs)
+
+
+if BACKEND == "jax":
+    import jax
+    from jax.sharding import PartitionSpec
+
+    @each_layer
+    def test_jax_transforms(example):
+        weights, floats = example.arguments
+        found = jax.jit(lambda *args: jax_transforms(example, *args))(weights, floats)
+        gradients = jax.jit(jax.grad(example.loss, argnums=(0, 1)))(weights, floats)
+        assert_close(found.pop("checkpoint"), gradients)
+        of_entry = jax.jit(jax.grad(example.loss_of_entry, argnums=(0, 1)))
+        of_entries = found.pop("vmap of grad")
+        for number in range(2):
+            one = jax.tree.map(lambda x: x[number], of_entries)
+            assert_close(one, of_entry(*example.entry(number)))
+        with portable():
+            second = jax.jit(jax.grad(example.squared_gradients))(weights, floats)
+        assert_close(found.pop("grad of grad"), second)
+        outputs = jax.jit(example.outputs)(weights, example.inputs)
+        for values in found.values():
+            assert_close(values, outputs)
+
+    def jax_transforms(example, weights, floats):
+        """Returns a dict of the results of all transforms."""
+        inputs = floats | example.others
+        results = {
+            "checkpoint": jax.grad(jax.checkpoint(example.loss), argnums=(0, 1))(weights, floats),
+            "vmap of grad": jax.vmap(
+                jax.grad(example.loss_of_entry, argnums=(0, 1)), in_axes=(None, 0, 0)
+            )(weights, floats, example.others),
+            "grad of grad": jax.grad(example.squared_gradients)(weights, floats),
+        }
+        if example.name == "position_embedding":
+            return results
+        step = lambda carry, entry: (carry, example.outputs_of_entry(weights, entry))
+        by_batch = PartitionSpec("batch")
+        return results | {
+            "vmap": jax.vmap(example.outputs_of_entry, in_axes=(None, 0))(weights, inputs),
+            "scan": jax.lax.scan(step, 0, inputs)[1],
+            "shard_map": jax.shard_map(
+                example.outputs,
+                mesh=jax.sharding.Mesh(jax.devices()[:1], "batch"),
+                in_specs=(PartitionSpec(), by_batch),
+                out_specs=by_batch,
+            )(weights, inputs),
+        }
