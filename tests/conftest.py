@@ -44,11 +44,11 @@ def run_log(monkeypatch):
     original = dispatch.Implementation
 
     def with_log(implementation):
-        def run(*args):
+        def run(call, *sizes, **options):
             names.append(implementation.name)
-            return implementation.run(*args)
+            return implementation.attend(call)
 
-        return dataclasses.replace(implementation, run=run)
+        return dataclasses.replace(implementation, function=run)
 
     assert all(isinstance(each, original) for each in dispatch.TABLE)
     monkeypatch.setattr(dispatch, "TABLE", tuple(map(with_log, dispatch.TABLE)))

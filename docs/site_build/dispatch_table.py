@@ -1,11 +1,7 @@
 """Prints the tables of docs/how_it_works/dispatch.md: python docs/site_build/dispatch_table.py"""
 
-from t2t_relpos.attention.dispatch import (
-    BLOCK_REQUIREMENTS,
-    QUADRATIC_MEMORY_ALLOWED,
-    TABLE,
-    explain,
-)
+from t2t_relpos.attention import explain
+from t2t_relpos.attention.dispatch import BLOCK_REQUIREMENTS, QUADRATIC_MEMORY_ALLOWED, TABLE
 
 # (backend, device, XLA, dtype, length or None, causal, rematerialize) of typical calls with K = 16
 # and heads of size 64.

@@ -1,7 +1,7 @@
 """Attention with relative positions as functions of tensors."""
 
 from t2t_relpos.attention.attend import attend
-from t2t_relpos.attention.dispatch import explain
+from t2t_relpos.attention.explain import explain
 from t2t_relpos.attention.masks import (
     causal_mask,
     combine_masks,

@@ -1,14 +1,21 @@
-"""The entry point of relative attention. Every layer calls `attend`.
+"""The entry point of relative attention, and the record of a call that implementations read.
 
 Decoding steps of `generate` use `t2t_relpos.models.folded.cached_attention` instead.
 """
 
+import dataclasses
+from typing import Any
+
+import keras
+import numpy as np
 from keras import ops
 
-from t2t_relpos import _checks
+from t2t_relpos import _checks, backend
 from t2t_relpos.attention import dispatch
+from t2t_relpos.attention.band import Distances
 from t2t_relpos.attention.dropout import AttentionDropout
-from t2t_relpos.attention.masks import combine_masks
+from t2t_relpos.attention.masks import causal_mask, combine_masks, key_padding_mask, window_mask
+from t2t_relpos.attention.relative_ids import as_positions, relative_ids
 from t2t_relpos.backend import as_tensor, as_tensors
 
 
@@ -93,7 +100,7 @@ def attend(
     lengths = ops.shape(tensors["query"])[2], ops.shape(tensors["key"])[2]
     ids = tensors["relative_ids"]
     seeded_dropout = dropout is None or isinstance(dropout, AttentionDropout)
-    call = dispatch.AttentionCall.from_arguments(
+    call = AttentionCall.from_arguments(
         *lengths,
         _max_relative_position(tensors),
         causal=causal,
@@ -169,3 +176,229 @@ def _zero_masked_queries(outputs, weights, query_mask):
     exists = ops.expand_dims(ops.cast(query_mask, "bool"), (1, 3))
     outputs = ops.where(exists, outputs, 0)
     return outputs, None if weights is None else ops.where(exists, weights, 0)
+
+
+_BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
+
+
+def _tensor():
+    return dataclasses.field(default=None, repr=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionCall:
+    """A call of `attend` with the defaults resolved.
+
+    `attend` makes it, `select` chooses an implementation by it, and the implementation computes it.
+    `explain` makes one without tensors.
+
+    Args:
+        length_q: number of queries T, an int or a scalar tensor.
+        length_k: number of keys S, an int or a scalar tensor.
+        max_relative_position: K, or (left, right). None: no tables.
+        causal: whether keys after a query are masked, without an explicit mask.
+        query_offset: key position of query 0, an int, a scalar tensor or an int tensor `[B]`. None:
+            `S - T`, in a call without tensors.
+        sliding_window: a query attends to keys at distances less than this. None: no limit.
+        offset_per_entry: whether there is a query offset for each batch entry.
+        ids_rank: rank of the argument `relative_ids`, 2 or 3. None: ids follow from the offset.
+        return_weights: whether all attention weights are returned.
+        rematerialize: as in `attend`.
+        seeded_dropout: False for a dropout that is an arbitrary function.
+        share_heads: whether the tables are for all heads.
+        dtype: name of the dtype of queries.
+        key_dim: H.
+        value_dim: Hv.
+        backend: name of the Keras backend. Default: the current one.
+        xla: whether XLA compiles the call. Default: as in the current graph.
+        device: "cpu", "gpu" or "tpu". Default: the backend's.
+        portable: whether the implementation must use standard operations only. Default: whether the
+            context `portable` is entered or Keras exports to a format that needs it.
+        query: as in `attend`.
+        key: as in `attend`.
+        value: as in `attend`.
+        key_table: as in `attend`.
+        value_table: as in `attend`.
+        mask: bool of rank 2 or 4, broadcasts to `[B, N, T, S]`, or None.
+        key_mask: as in `attend`.
+        relative_ids: as in `attend`.
+        dropout: a `SeededDropout`, a function of the weights, or None.
+
+    Raises:
+        ValueError: if the backend or the device is unknown.
+    """
+
+    length_q: Any
+    length_k: Any
+    max_relative_position: Any
+    _: dataclasses.KW_ONLY
+    causal: bool = False
+    query_offset: Any = None
+    sliding_window: int | None = None
+    offset_per_entry: bool = False
+    ids_rank: int | None = None
+    return_weights: bool = False
+    rematerialize: bool | None = None
+    seeded_dropout: bool = True
+    share_heads: bool = True
+    dtype: str = dataclasses.field(default_factory=keras.config.floatx)
+    key_dim: int = 64
+    value_dim: int = 64
+    backend: str = dataclasses.field(default_factory=keras.backend.backend)
+    xla: bool = dataclasses.field(default_factory=lambda: backend.is_compiled_by_xla())
+    device: str = dataclasses.field(default_factory=lambda: backend.device())
+    portable: bool = dataclasses.field(default_factory=lambda: backend.is_portable())
+    query: Any = _tensor()
+    key: Any = _tensor()
+    value: Any = _tensor()
+    key_table: Any = _tensor()
+    value_table: Any = _tensor()
+    mask: Any = _tensor()
+    key_mask: Any = _tensor()
+    relative_ids: Any = _tensor()
+    dropout: Any = _tensor()
+
+    def __post_init__(self):
+        known = {"backend": tuple(_BACKENDS), "device": ("cpu", "gpu", "tpu")}
+        for name, values in known.items():
+            if getattr(self, name) not in values:
+                raise ValueError(
+                    f"Expected `{name}` to be one of {', '.join(values)}. "
+                    f"Received: {getattr(self, name)!r}."
+                )
+
+    @classmethod
+    def from_arguments(cls, length_q, length_k, max_relative_position, **arguments):
+        """Returns the call of arguments that `attend` and `explain` have in common.
+
+        Dtypes and depths are those of the tensors, if there are any.
+
+        Args:
+            length_q: T.
+            length_k: S.
+            max_relative_position: K, or None.
+            **arguments: other fields. `query_offset`, `sliding_window` and `rematerialize` are as
+                in `attend`.
+
+        Raises:
+            ValueError: if one of these three has an unsupported value, or the backend or the device
+                is unknown.
+        """
+        offset = _query_offset(arguments.pop("query_offset", None), length_q, length_k)
+        has_offsets = len(getattr(offset, "shape", ())) == 1
+        if arguments.get("query") is not None:
+            arguments |= _description(**arguments)
+        return cls(
+            length_q,
+            length_k,
+            max_relative_position,
+            query_offset=offset,
+            offset_per_entry=arguments.pop("offset_per_entry", False) or has_offsets,
+            sliding_window=_sliding_window(arguments.pop("sliding_window", None)),
+            rematerialize=_rematerialize(arguments.pop("rematerialize", None)),
+            **arguments,
+        )
+
+    @property
+    def platform(self):
+        """Name of the backend, the compiler and the device, as `dispatch` lists them."""
+        compiler = f" with{'' if self.xla else 'out'} XLA" if self.backend == "tensorflow" else ""
+        return f"{_BACKENDS[self.backend]}{compiler} on a {self.device.upper()}"
+
+    @property
+    def distances(self):
+        """The `Distances` of the tables, or None without tables."""
+        k = self.max_relative_position
+        return None if k is None else Distances.of(k)
+
+    @property
+    def knows_lengths(self):
+        """Whether both lengths are Python ints."""
+        return isinstance(self.length_q, int) and isinstance(self.length_k, int)
+
+    @property
+    def is_empty(self):
+        """Whether T or S is known to be 0."""
+        return 0 in [length for length in (self.length_q, self.length_k) if isinstance(length, int)]
+
+    @property
+    def num_pairs(self):
+        """T·S, an int or a scalar tensor. In int32, it would overflow from 46,341 positions."""
+        length_q, length_k = (
+            ops.cast(x, backend.LARGE_INDEX_DTYPE) if ops.is_tensor(x) else x
+            for x in (self.length_q, self.length_k)
+        )
+        return length_q * length_k
+
+    def has_at_most(self, positions):
+        """Returns whether the score matrix has at most `positions ** 2` entries.
+
+        The result is a scalar tensor if a length is one.
+        """
+        return self.num_pairs <= positions**2
+
+    def combined_mask(self):
+        """Returns the conjunction of all masks, broadcastable to `[B, N, T, S]`, or None."""
+        lengths, window = (self.length_q, self.length_k), self.sliding_window
+        return combine_masks(
+            self.mask,
+            None if self.key_mask is None else key_padding_mask(self.key_mask),
+            causal_mask(*lengths, self.query_offset) if self.causal else None,
+            None if window is None else window_mask(*lengths, window, self.query_offset),
+        )
+
+    def pair_ids(self):
+        """Returns the relative ids `[T, S]` or `[B, T, S]`."""
+        if self.relative_ids is not None:
+            return self.relative_ids
+        lengths = self.length_q, self.length_k
+        return relative_ids(*lengths, self.distances, self.query_offset)
+
+
+def _description(query, value, key_table=None, value_table=None, **_):
+    """Returns the fields of a call that describe its tensors."""
+    return {
+        "dtype": keras.backend.standardize_dtype(query.dtype),
+        "key_dim": query.shape[-1],
+        "value_dim": value.shape[-1],
+        "share_heads": all(x is None or len(x.shape) == 2 for x in (key_table, value_table)),
+    }
+
+
+# All pairs at this distance are clipped, and its sum with any length fits into int32.
+_FARTHEST = 2**30
+
+
+def _query_offset(query_offset, length_q, length_k):
+    """Returns the query offset of a call: an int if its value is known, otherwise an int32 tensor.
+
+    Offsets of more than `_FARTHEST` are replaced by it. The results are the same.
+
+    Args:
+        query_offset: an int, a NumPy integer, a tensor, a variable, or None for `S - T`.
+        length_q: T.
+        length_k: S.
+    """
+    _checks.query_offset(query_offset)
+    if query_offset is None:
+        return length_k - length_q
+    if isinstance(query_offset, (int, np.integer)):
+        return max(-_FARTHEST, min(_FARTHEST, int(query_offset)))
+    if not hasattr(query_offset, "shape"):  # a symbolic length of JAX
+        return query_offset
+    offset = as_positions(backend.as_tensor(query_offset), "query_offset")
+    return ops.clip(offset, -_FARTHEST, _FARTHEST)
+
+
+def _sliding_window(window):
+    """Returns the sliding window of a call, or None. Sums of twice the window fit into int32."""
+    if window is None:
+        return None
+    return min(_checks.positive_int(window, "sliding_window"), _FARTHEST // 2)
+
+
+def _rematerialize(value):
+    """Returns True, False or None."""
+    if value is None or isinstance(value, (bool, np.bool_)):
+        return None if value is None else bool(value)
+    raise ValueError(f"Expected `rematerialize` to be True, False or None. Received: {value!r}.")

@@ -129,12 +129,12 @@ def make_segments(call, sizes, *, unrolled):
 
     Args:
         call: an `AttentionCall`. Lengths are ints if `unrolled`.
-        sizes: a `BlockSizes`.
+        sizes: the `Sizes` of the blocks.
         unrolled: whether every block is a segment.
     """
     length_q, length_k, window = call.length_q, call.length_k, call.sliding_window
     # Keys outside of the windows of a block's queries are not read: long blocks read more keys.
-    largest = sizes.of_window(window)
+    largest = sizes.block_of(call)
     num_blocks = (length_q + largest - 1) // largest
     if not call.knows_lengths:
         # Most comparisons with a symbolic length of JAX are inconclusive.

@@ -39,11 +39,11 @@ from t2t_relpos.backend import accumulation_dtype, custom_gradient
 
 
 def attend(call, sizes, *, unrolled):
-    """Returns the outputs `[B, N, T, Hv]`.
+    """Returns (the outputs `[B, N, T, Hv]`, None).
 
     Args:
         call: an `AttentionCall`.
-        sizes: a `BlockSizes`.
+        sizes: the `Sizes` of the blocks.
         unrolled: whether to use the unrolled form, which saves the weights for the gradient,
             instead of the scanned form, which rematerializes them.
     """
@@ -53,7 +53,7 @@ def attend(call, sizes, *, unrolled):
         outputs, total = outputs[..., :-1], outputs[..., -1:]
         reference = None if reference is None else total * reference
     outputs = outputs if reference is None else outputs + reference
-    return ops.cast(outputs, keras.backend.standardize_dtype(call.query.dtype))
+    return ops.cast(outputs, keras.backend.standardize_dtype(call.query.dtype)), None
 
 
 def _with_difference_rows(call):

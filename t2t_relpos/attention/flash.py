@@ -54,6 +54,7 @@ from t2t_relpos.backend import (
     add_at,
     arange,
     custom_gradient,
+    flash_kernel,
 )
 
 # Kernels for GPUs expect depths that are multiples of 8.
@@ -62,12 +63,12 @@ MASK_FEATURES = 8
 MASK_FEATURE = -60000.0
 
 
-def attend(call, sizes, kernel):
-    """Returns the outputs `[B, N, T, H]`.
+def attend(call, sizes, kernel=flash_kernel):
+    """Returns (the outputs `[B, N, T, H]`, None).
 
     Args:
         call: an `AttentionCall` with T = S.
-        sizes: a `FlashSizes`.
+        sizes: the `Sizes` of the blocks of the band, and of groups of heads.
         kernel: a module with the functions `has_masks`, `forward` and `backward` of
             `backend.torch_flash`.
     """
@@ -78,12 +79,13 @@ def attend(call, sizes, kernel):
     def with_tensors(tensors):
         return dataclasses.replace(call, **tensors)
 
-    return custom_gradient(
+    outputs = custom_gradient(
         lambda tensors: forward(with_tensors(tensors), sizes, kernel),
         lambda tensors, saved, d: backward(with_tensors(tensors), sizes, kernel, saved, d),
         lambda tensors: _outputs_by_blocks(with_tensors(tensors), sizes),
         tensors,
     )
+    return outputs, None
 
 
 def _with_rows_of_ids(call):
@@ -130,7 +132,7 @@ def _outputs_by_blocks(call, sizes):
         tables = {name: getattr(call, name) for name in ("key_table", "value_table")}
         tables = {n: ops.concatenate([x, x[-1:]]) for n, x in tables.items() if x is not None}
         call = dataclasses.replace(call, **tables)
-    return blockwise.attend(call, sizes, unrolled=False)
+    return blockwise.attend(call, sizes, unrolled=False)[0]
 
 
 def forward(call, sizes, kernel):

@@ -8,7 +8,7 @@ from keras import ops
 
 from t2t_relpos import _checks
 from t2t_relpos.attention.attend import attend
-from t2t_relpos.attention.dispatch import explain
+from t2t_relpos.attention.explain import explain
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.masks import (
     combine_masks,

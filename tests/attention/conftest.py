@@ -33,15 +33,21 @@ def small_block_implementations():
     A group has all of three heads for up to 20 keys, and one head for 31 keys or more. With
     `flash`, it has three heads for up to 13 positions, and one head for 21 or more.
     """
-    grouped = dict.fromkeys(("bidirectional", "causal"), dispatch.GroupedBlockSizes(7, 60, 2))
-    blocks = dict.fromkeys(("cpu", "gpu", "tpu"), dispatch.BlockSizes(7, causal_segments=2))
+    of_tensorflow = dispatch.Sizes(7, group=60, chunk=2)
+    blocks = dispatch.Sizes(7, causal_segments=2)
+    sizes_by_name = {
+        "saved_blocks": of_tensorflow,
+        "rematerialized_blocks": of_tensorflow,
+        "flash": dispatch.Sizes(7, group=400),
+        "unrolled_blocks": blocks,
+        "scanned_blocks": blocks,
+    }
 
     def with_small_blocks(implementation):
-        if not implementation.sizes:
+        sizes = sizes_by_name.get(implementation.name)
+        if sizes is None:
             return implementation
-        sizes = grouped if "causal" in implementation.sizes else blocks
-        if implementation.name == "flash":
-            sizes = dict.fromkeys(blocks, dispatch.FlashSizes(7, group=400))
+        sizes = dict.fromkeys(("cpu", "gpu", "tpu"), sizes)
         return dataclasses.replace(implementation, sizes=sizes)
 
     implementations = {each.name: with_small_blocks(each) for each in dispatch.TABLE}

@@ -13,6 +13,7 @@ from t2t_relpos.attention import (
     dot_product_attention_relative,
     relative_attention_inner,
 )
+from t2t_relpos.attention.attend import AttentionCall
 from t2t_relpos.attention.t2t_variants import attend_2d, attend_two_blocks
 
 X = np.ones((2, 3, 7, 5), "float32")
@@ -84,8 +85,8 @@ def test_results_have_the_dtype_of_the_query(dtype, implementation, draw):
     query = ops.cast(arrays[0], dtype)
     options = {"return_weights": False, "implementation": implementation}
     if implementation is not None:
-        call = dispatch.AttentionCall.from_arguments(11, 11, k, query=query, value=query)
-        unmet, _ = dispatch._by_name(implementation).match(call, ignore_preferences=True)
+        call = AttentionCall.from_arguments(11, 11, k, query=query, value=query)
+        unmet, _ = dispatch.by_name(implementation).match(call, ignore_preferences=True)
         if unmet is not None:
             pytest.skip(f"{implementation} requires {unmet.text}")
 
@@ -148,7 +149,7 @@ def test_tables_of_arbitrary_ids_may_have_an_even_number_of_rows():
 
 def test_int32_lengths_do_not_overflow_in_conditions(tf):
     length = tf.constant(50_000)
-    call = dispatch.AttentionCall(length, length, 16, backend="tensorflow", xla=False, device="cpu")
+    call = AttentionCall(length, length, 16, backend="tensorflow", xla=False, device="cpu")
     candidates = dispatch.select(call)
     holds = [c.implementation.name for c in candidates if c.condition is True or bool(c.condition)]
     assert holds[0] == "rematerialized_blocks"

@@ -18,7 +18,7 @@ from keras import ops
 from seeds import FixedSeed
 
 from t2t_relpos.attention import attend, blockwise, dispatch
-from t2t_relpos.attention.dispatch import BlockSizes
+from t2t_relpos.attention.dispatch import Sizes
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.masks import masked_softmax
 from t2t_relpos.layers import RelativeMultiHeadAttention
@@ -132,7 +132,7 @@ def compiled_code(lengths, **options):
 @pytest.mark.parametrize("name", NAMES)
 def test_compiled_code_has_no_gather_and_no_embedding_per_pair(name, lengths, masked, causal):
     # Three blocks, as few as have a first, an inner and a last one.
-    sizes = dict.fromkeys(("cpu", "gpu", "tpu"), BlockSizes(16, causal_segments=2))
+    sizes = dict.fromkeys(("cpu", "gpu", "tpu"), Sizes(16, causal_segments=2))
     (implementation,) = (each for each in dispatch.TABLE if each.name == name)
     options = {"key_mask": np.arange(lengths[1])[None] < 30} if masked else {}
     implementation = dataclasses.replace(implementation, sizes=sizes)

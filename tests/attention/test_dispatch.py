@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from t2t_relpos.attention import attend, dispatch, explain, portable
+from t2t_relpos.attention.attend import AttentionCall
 
 CPU = {"backend": "tensorflow", "xla": False, "device": "cpu"}
 XLA = {"backend": "tensorflow", "xla": True, "device": "gpu"}
@@ -179,7 +180,7 @@ def test_rematerialize_raises_instead_of_using_quadratic_memory(options, require
         explain(64, **fields)
     assert "Received: AttentionCall(length_q=64" in str(e.value)
     implementation = {each.name: each for each in dispatch.TABLE}["scanned_blocks"]
-    assert implementation.match(dispatch.AttentionCall(64, 64, **fields))[0].text == requirement
+    assert implementation.match(AttentionCall(64, 64, **fields))[0].text == requirement
 
 
 def test_block_sizes_depend_on_the_device():
@@ -189,7 +190,7 @@ def test_block_sizes_depend_on_the_device():
 
 
 def test_named_implementation_must_meet_requirements_but_not_preferences():
-    call = dispatch.AttentionCall(2000, 2000, 16, **CPU)
+    call = AttentionCall(2000, 2000, 16, **CPU)
     assert dispatch.select(call, "rows")[0].implementation.name == "rows"
     call = dataclasses.replace(call, return_weights=True)
     message = "'full_matrix' requires: no returned weights. Received: AttentionCall"
@@ -225,9 +226,7 @@ def test_portable_applies_inside_its_context_only(run_log, draw):
 
 def test_longer_sequences_save_fewer_matrices():
     saved = [
-        dispatch.select(dispatch.AttentionCall(n, n, 16, **TRAINING))[
-            0
-        ].implementation.saved_matrices
+        dispatch.select(AttentionCall(n, n, 16, **TRAINING))[0].implementation.saved_matrices
         for n in (32, 512, 2048, 8192)
     ]
     assert saved == [3, 2, 1, 0]
@@ -308,7 +307,7 @@ def test_explain_says_whether_a_window_saves_time(length, options, skips_keys, s
 
 
 def test_conditions_are_true_false_or_a_tensor():
-    call = dispatch.AttentionCall(7, 7, 2, **CPU)
+    call = AttentionCall(7, 7, 2, **CPU)
     for result, expected in ((np.False_, False), (np.bool_(True), True), (0, False)):
         assert dispatch.Condition("", lambda _, result=result: result).holds(call) is expected
     unknown = keras.ops.convert_to_tensor(False)

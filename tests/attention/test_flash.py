@@ -16,10 +16,11 @@ from sizes import largest_tensor
 
 from t2t_relpos import RelativeMultiHeadAttention
 from t2t_relpos.attention import attend, dispatch
+from t2t_relpos.attention.attend import AttentionCall
 
 BACKEND = keras.backend.backend()
 TENSORS = ("query", "key", "value", "key_table", "value_table")
-FLASH = dispatch._by_name("flash")
+FLASH = dispatch.by_name("flash")
 if BACKEND != "torch":
     FLASH = plain_flash_kernel.without_kernel(FLASH)
 on_torch = pytest.mark.skipif(BACKEND != "torch", reason="requires PyTorch's kernels")
@@ -77,7 +78,7 @@ def test_masks_as_features(length, causal, draw, rng, assert_close, monkeypatch)
     arrays, mask = draw_inputs(draw, length, 3), rng.random((2, length)) < 0.4
     mask[0, : length // 2], mask[1, -length // 2 :] = False, False
     options = {"causal": causal, "key_mask": mask}
-    implementation = plain_flash_kernel.without_kernel(dispatch._by_name("flash"))
+    implementation = plain_flash_kernel.without_kernel(dispatch.by_name("flash"))
     assert_close(compute(arrays, implementation, **options), compute(arrays, "by_id", **options))
 
 
@@ -232,10 +233,10 @@ class TestKernels:
 
     def test_requirements(self, draw):
         def unmet(*tensors, **options):
-            call = dispatch.AttentionCall.from_arguments(
+            call = AttentionCall.from_arguments(
                 19, 19, 2, **dict(zip(TENSORS, map(ops.convert_to_tensor, tensors))), **options
             )
-            condition, _ = dispatch._by_name("flash").match(call)
+            condition, _ = dispatch.by_name("flash").match(call)
             return condition and condition.text
 
         arrays = draw(19, 19, 2)

@@ -11,6 +11,7 @@ from keras import ops
 from seeds import FixedSeed
 
 from t2t_relpos.attention import attend, combine_masks, dispatch, reference
+from t2t_relpos.attention.attend import AttentionCall
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.gather import pair_index
 
@@ -138,7 +139,7 @@ def implementation(request, small_block_implementations):
     platforms = "TENSORFLOW_ON_CPU", "TENSORFLOW_WITHOUT_XLA", "HAS_FLASH_KERNEL"
     for platform in (getattr(dispatch, name) for name in platforms):
         if platform in implementation.requirements:
-            if not platform.holds(dispatch.AttentionCall(23, 23, 2)):
+            if not platform.holds(AttentionCall(23, 23, 2)):
                 pytest.skip(f"{implementation.name} requires {platform.text}")
     return implementation
 
@@ -154,7 +155,7 @@ def run(implementation, tensors, **options):
         described["mask"] = combine_masks(options["mask"])
     described |= {name: ops.convert_to_tensor(x) for name, x in tensors.items()}
     unmet, _ = implementation.match(
-        dispatch.AttentionCall.from_arguments(*lengths, k, **described), ignore_preferences=True
+        AttentionCall.from_arguments(*lengths, k, **described), ignore_preferences=True
     )
     if unmet is not None:
         pytest.skip(f"{implementation.name} requires {unmet.text}")

@@ -140,7 +140,7 @@ def test_accelerators_choose_one_block_or_loops_by_a_single_condition(
     causal, run_log, draw, assert_close, monkeypatch
 ):
     monkeypatch.setattr(backend, "device", lambda: "gpu")
-    monkeypatch.setattr(dispatch, "LONGEST_FULL_MATRIX", 41)
+    monkeypatch.setattr(dispatch, "FULL_MATRIX", dispatch.Limits({}, dispatch.Limit(41, 41)))
     tables = draw(1, 1, 3, value_dim=7)[3:]
     compute = outputs_and_gradients_with(rematerialize=False, causal=causal)
     run = graph_of(compute, tables)
@@ -169,11 +169,11 @@ def test_accelerators_run_one_block_up_to_1024_positions(draw, monkeypatch):
     run_names = []
 
     def logged(row):
-        def run(*args):
+        def run(call, *sizes, **options):
             tf.py_function(lambda: run_names.append(row.name), [], [])
-            return row.run(*args)
+            return row.attend(call)
 
-        return dataclasses.replace(row, run=run)
+        return dataclasses.replace(row, function=run)
 
     monkeypatch.setattr(dispatch, "TABLE", tuple(map(logged, dispatch.TABLE)))
     tables = draw(1, 1, 16, value_dim=7)[3:]

@@ -23,7 +23,7 @@ def without_kernel(implementation):
     of_kernels = dispatch.HAS_FLASH_KERNEL, dispatch.SUITS_FLASH_KERNEL
     return dataclasses.replace(
         implementation,
-        run=lambda call, sizes: (flash.attend(call, sizes, kernel), None),
+        function=lambda call, sizes: flash.attend(call, sizes, kernel),
         requirements=tuple(x for x in implementation.requirements if x not in of_kernels),
     )
 

@@ -295,8 +295,10 @@ class TableTerms:
         rows = d_rows[..., ::-1, :]
         if not self._causal:
             return tf.concat([rows, d_reference], -2)
-        later_keys = [[0, 0]] * (len(rows.shape) - 2) + [[0, self._queries.shape.distances.right]]
-        return tf.pad(tf.concat([d_reference, rows], -2), [*later_keys, [0, 0]])
+        later_keys = self._queries.shape.distances.right
+        shape = tf.shape(rows)
+        zeros = tf.zeros(tf.concat([shape[:-2], [later_keys], shape[-1:]], 0), rows.dtype)
+        return tf.concat([d_reference, rows, zeros], -2)
 
     def _sum_to_table(self, x, rank):
         """Sums `[.., rows, H]` of a rank over the axes along which the table is broadcast."""

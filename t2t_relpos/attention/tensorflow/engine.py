@@ -96,17 +96,19 @@ class _Arguments(NamedTuple):
 
 
 @tf.autograph.experimental.do_not_convert
-def attend_in_one_block(call, chunk):
-    """Returns the outputs `[B, N, T, Hv]` of attention with the query offset `S - T`.
+def attend_in_one_block(call, sizes):
+    """Returns (the outputs `[B, N, T, Hv]` of attention with the query offset `S - T`, None).
 
     Args:
         call: an `AttentionCall`.
-        chunk: number of keys of a chunk of the left tail, an int or a scalar tensor.
+        sizes: the `Sizes` with the chunks of the left tail.
     """
     mask = call.combined_mask()
     is_masked = call.key_mask is not None or call.mask is not None
     masks = () if mask is None else (mask,)
-    return _attend(_arguments(call, 1, masks=masks, may_be_fully_masked=is_masked, chunk=chunk))
+    chunk = sizes.chunk_of(call.length_k)
+    arguments = _arguments(call, 1, masks=masks, may_be_fully_masked=is_masked, chunk=chunk)
+    return _attend(arguments), None
 
 
 def _arguments(call, least, **options):
@@ -129,11 +131,11 @@ def _arguments(call, least, **options):
 
 @tf.autograph.experimental.do_not_convert
 def attend_in_blocks(call, sizes, *, save_weights):
-    """Returns the outputs `[B, N, T, Hv]`.
+    """Returns (the outputs `[B, N, T, Hv]`, None).
 
     Args:
         call: an `AttentionCall`.
-        sizes: a `GroupedBlockSizes`.
+        sizes: the `Sizes` of the blocks.
         save_weights: whether the gradient reads saved attention weights instead of rematerializing
             them. If True, a SavedModel can't include the gradient.
     """
@@ -149,13 +151,13 @@ def attend_in_blocks(call, sizes, *, save_weights):
         sliding_window=call.sliding_window,
         may_be_fully_masked=bool(masks) or not all_queries_have_keys(call),
         chunk=sizes.chunk,
-        largest_block=sizes.of_window(call.sliding_window),
-        keys_per_group=sizes.keys_per_group,
+        largest_block=sizes.block_of(call),
+        keys_per_group=sizes.group,
         save_weights=save_weights,
     )
     query, key, value = arguments[:3]
     if query.shape[0] and query.shape[2] and key.shape[2]:  # known, and not 0
-        return _attend(arguments)
+        return _attend(arguments), None
 
     def empty():
         return tf.zeros(tf.concat([tf.shape(query)[:-1], tf.shape(value)[-1:]], 0), query.dtype)
@@ -164,7 +166,7 @@ def attend_in_blocks(call, sizes, *, save_weights):
     # Without queries there are no blocks, and without keys no diagonals.
     counts = tf.stack([*tf.unstack(tf.shape(query))[::2], tf.shape(key)[2]])
     outputs = tf.cond(tf.reduce_all(counts > 0), lambda: _attend(arguments), empty)
-    return tf.ensure_shape(outputs, (*query.shape[:-1], value.shape[-1]))
+    return tf.ensure_shape(outputs, (*query.shape[:-1], value.shape[-1])), None
 
 
 @shared_function

@@ -1,0 +1,155 @@
+"""`explain`: which implementation `attend` chooses for a call, and why not the others."""
+
+import dataclasses
+
+import keras
+
+from t2t_relpos import _checks
+from t2t_relpos.attention import dispatch
+from t2t_relpos.attention.attend import AttentionCall
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """The name of the chosen implementation, and the reasons against the others.
+
+    Args:
+        chosen: name of the chosen implementation. With unknown lengths, the first that the graph
+            may run.
+        reasons: dict of the reasons against the others, by name.
+        otherwise: with unknown lengths, the names of the implementations that the graph runs for
+            lengths that fail the conditions of `chosen`, in order of preference.
+        conditions: with unknown lengths, dict of the conditions on lengths, by name.
+        saved_matrices: number of matrices `[T, S]` per sequence and head that `chosen` saves for
+            the gradient. 0: memory is linear in the length.
+        skips_keys: whether `chosen` skips the keys outside of the sliding window. `S` is then the
+            number of keys that a block of queries reads. False: there is no window, or it is
+            applied as a mask, which does not save time.
+    """
+
+    chosen: str
+    reasons: dict[str, str]
+    otherwise: tuple[str, ...] = ()
+    conditions: dict[str, str] = dataclasses.field(default_factory=dict)
+    saved_matrices: int = 0
+    skips_keys: bool = False
+
+    def __str__(self):
+        lines = []
+        for name in (self.chosen, *self.otherwise):
+            condition = f" if {self.conditions[name]}" if name in self.conditions else ""
+            lines.append(f"{name}: {'otherwise ' if lines else ''}chosen{condition}")
+        return "\n".join([*lines, *(f"{name}: {text}" for name, text in self.reasons.items())])
+
+
+def explain(length_q, length_k=None, max_relative_position=16, *, dropout=0.0, **options):
+    """Reports which implementation `attend` chooses, and why not the others.
+
+    `RelativeMultiHeadAttention.explain` passes the settings of a layer.
+
+    Args:
+        length_q: number of queries T. None: unknown, as in a graph that is traced for all lengths.
+        length_k: number of keys S. Default: T.
+        max_relative_position: clipping distance K. None: no tables.
+        dropout: rate of an `AttentionDropout`. Default: 0.0.
+        **options: `causal`, `query_offset`, `sliding_window`, `return_weights` and `rematerialize`,
+            as in `attend`. `offset_per_entry`: whether each batch entry has its own query offset.
+            `ids_rank`: rank of `relative_ids`. `seeded_dropout`: False for a dropout function.
+            `share_heads`: False for a table per head. `dtype`: that of queries, by default
+            `keras.config.floatx()`. `key_dim`: H, by default 64. `value_dim`: Hv, by default
+            `key_dim`. `portable`: whether to use standard operations only. `xla`: whether XLA
+            compiles the call. `backend`: name of the Keras backend. `device`: "cpu", "gpu" or
+            "tpu", in any case. The last four default to those of the current context. A GPU is one
+            of NVIDIA, of the architecture Hopper or later.
+
+    Returns:
+        An `Explanation`: `chosen` is the name of the implementation. `reasons` maps the names of
+        the others to the reasons against them. With unknown lengths, `otherwise` names the
+        implementations for lengths that fail the `conditions` of `chosen`. `saved_matrices` is the
+        number of matrices `[T, S]` saved for the gradient. `skips_keys` says whether keys outside
+        of a sliding window take no time.
+
+    Raises:
+        ValueError: if an argument has a value that `attend` refuses, an option, the backend or the
+            device is unknown, or no implementation meets the call.
+
+    Example:
+    >>> from t2t_relpos.attention import explain
+    >>> explain(5000, causal=True, backend="tensorflow", xla=False, device="cpu").chosen
+    'rematerialized_blocks'
+    >>> in_graph = explain(None, backend="tensorflow", xla=False, device="gpu")
+    >>> in_graph.chosen, in_graph.otherwise
+    ('full_matrix', ('scanned_blocks',))
+    """
+    # The fields that are neither positional arguments nor tensors.
+    names = [x.name for x in dataclasses.fields(AttentionCall) if x.kw_only and x.repr]
+    for name in options:
+        if name not in names:
+            raise ValueError(
+                f"Expected options among {', '.join(names)}. Received: {name}. A layer with "
+                "`flash_attention=True` passes `rematerialize=True`."
+            )
+    length_k = length_q if length_k is None else length_k
+    call = AttentionCall.from_arguments(
+        _length(length_q, "length_q"),
+        _length(length_k, "length_k"),
+        None
+        if max_relative_position is None
+        else _checks.max_relative_position(max_relative_position),
+        dropout=_checks.rate(dropout, "dropout") or None,
+        **_checked_options(options),
+    )
+    rows = [candidate.implementation for candidate in dispatch.select(call)]
+    chosen, *otherwise = [row.name for row in rows]
+    unmet = {row.name: row.match(call)[0] for row in dispatch.TABLE if row not in rows}
+    return Explanation(
+        chosen,
+        {name: f"requires {c.text}" if c else "after the chosen row" for name, c in unmet.items()},
+        tuple(otherwise),
+        {row.name: "; ".join(_texts_on_lengths(row, call)) for row in rows[:-1]},
+        rows[0].saved_matrices,
+        call.sliding_window is not None and rows[0].sizes is not None,
+    )
+
+
+def _length(length, name):
+    """Returns a length as an int, or `UNKNOWN` for None."""
+    if length is None:
+        return dispatch.UNKNOWN
+    if not _checks.is_integer(length) or length < 0:
+        raise ValueError(
+            f"Expected `{name}` to be an integer of at least 0, or None if it is unknown. "
+            f"Received: {name}={length!r}."
+        )
+    return int(length)
+
+
+def _checked_options(options):
+    """Returns the options of `explain` for an `AttentionCall`.
+
+    Raises:
+        ValueError: if one has a value that no tensors of `attend` have.
+    """
+    dtype = keras.backend.standardize_dtype(options.get("dtype"))
+    if "float" not in dtype:
+        raise ValueError(f"Expected a floating-point `dtype`. Received: {dtype}.")
+    if options.get("ids_rank") not in (None, 2, 3):
+        raise ValueError(
+            "Expected `ids_rank` to be 2 for relative ids [T, S], 3 for [B, T, S], or None. "
+            f"Received: {options['ids_rank']!r}."
+        )
+    key_dim = _checks.positive_int(options.get("key_dim", 64), "key_dim")
+    value_dim = options.get("value_dim")
+    depths = {
+        "key_dim": key_dim,
+        "value_dim": key_dim if value_dim is None else _checks.positive_int(value_dim, "value_dim"),
+    }
+    device = options.get("device")
+    devices = {"device": device.lower()} if isinstance(device, str) else {}
+    return options | depths | devices | {"dtype": dtype}
+
+
+def _texts_on_lengths(row, call):
+    """Returns the texts of a row's conditions that depend on unknown lengths."""
+    conditions = row.requirements + row.preferences
+    return [each.text for each in conditions if each.holds(call) is dispatch.UNKNOWN]
