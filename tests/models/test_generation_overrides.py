@@ -67,6 +67,7 @@ def change_numbers(model):
             layer.epsilon = 0.1 + 0.3 * len(layer.path) % 1
         if isinstance(layer, TokenEmbedding):
             layer.hidden_dim *= 3
+    model.reset_compiled_searches()
 
 
 def folds(model):
