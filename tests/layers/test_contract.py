@@ -70,6 +70,7 @@ def test_configs_have_json_types_for_numpy_numbers(name):
     numbers = {
         key: np.asarray(value)[()] if isinstance(value, (bool, int, float)) else value
         for key, value in config.items()
+        if key != "trainable"  # Keras checks its type.
     }
     found = type(layer).from_config(numbers).get_config()
     assert json.loads(json.dumps(found)) == json.loads(json.dumps(config))

@@ -67,16 +67,7 @@ def change_numbers(model):
             layer.epsilon = 0.1 + 0.3 * len(layer.path) % 1
         if isinstance(layer, TokenEmbedding):
             layer.hidden_dim *= 3
-
-
-def replace_attention(model):
-    """Replaces an attention by one with other heads, which have as many weights."""
-    block = blocks_of(model)[0]
-    settings = block.self_attention.get_config()
-    settings |= {"num_heads": 1, "key_dim": 8, "value_dim": 8}
-    block.self_attention = type(block.self_attention).from_config(settings)
-    block.self_attention.build((None, None, 8), (None, None, 8))
-    with_large_weights(block.self_attention)
+    model.reset_compiled_searches()
 
 
 def folds(model):
@@ -148,7 +139,6 @@ CHANGES = {
     "quantized": quantize,
     "activation": replace_activation,
     "numbers": change_numbers,
-    "heads": replace_attention,
 }
 OF_TRANSFORMERS = {
     "subclass of an encoder block": lambda m: subclass_of(m.encoder_layers[0]),

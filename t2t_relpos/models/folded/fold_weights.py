@@ -73,8 +73,6 @@ def _has_known_settings(attention, config):
     return (
         not attention.use_gate
         and attention.sliding_window is None
-        and (attention.num_heads, attention.key_dim, attention.value_dim)
-        == (config.num_heads, *config.head_dims)
         and (not has_tables or attention.max_relative_position == config.max_relative_position)
     )
 
