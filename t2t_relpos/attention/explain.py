@@ -108,7 +108,10 @@ def explain(length_q, length_k=None, max_relative_position=16, *, dropout=0.0, *
         tuple(otherwise),
         {row.name: "; ".join(_texts_on_lengths(row, call)) for row in rows[:-1]},
         rows[0].saved_matrices,
-        call.sliding_window is not None and rows[0].sizes is not None,
+        # Rows without blocks, and those with a condition on the window, apply a mask.
+        call.sliding_window is not None
+        and rows[0].sizes is not None
+        and dispatch.SUITS_WINDOW not in rows[0].preferences,
     )
 
 

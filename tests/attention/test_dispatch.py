@@ -158,7 +158,7 @@ def test_explain_of_unknown_lengths_names_all_candidates(options, chosen, otherw
 
 def test_explanation_of_unknown_lengths_as_text():
     first, second, *_ = str(explain(None, **GPU)).splitlines()
-    assert first.startswith("full_matrix: chosen if K >= 1; S >= T >= 1; query offset S - T; 96 to")
+    assert first.startswith("full_matrix: chosen if K >= 1; S >= T >= 1; query offset S - T; 96 (")
     assert second == "scanned_blocks: otherwise chosen"
     assert explain(3, None, **GPU).otherwise == ()
     assert explain(None, 3, **GPU).otherwise == ("scanned_blocks",)
