@@ -6,6 +6,7 @@ import contextvars
 import keras
 from keras import ops
 
+from t2t_relpos import _checks
 from t2t_relpos._keras_compat import running_export_format, torch_device
 
 # Formats of `keras.Model.export` whose converters support standard operations only.
@@ -63,9 +64,13 @@ def as_tensor(x):
 
     Returns None for None. In contrast to keras.ops.convert_to_tensor, it also converts a
     tf.Variable.
+
+    Raises:
+        ValueError: if `x` is a tf.RaggedTensor.
     """
     if x is None:
         return None
+    _checks.dense(x, "tensors")
     x = ops.convert_to_tensor(x)
     if keras.backend.backend() != "tensorflow":
         return x

@@ -81,6 +81,7 @@ def check(values, name, spec, dtype=None, sizes=None, *, broadcast="", advice=""
             f"Expected `{name}` to be a tensor or an array of shape {_text(spec, sizes)}. "
             f"Received: {type(values).__name__}. {advice or 'Convert it with numpy.asarray.'}"
         )
+    dense(values, f"`{name}`")
     sizes = check_shape(values.shape, name, spec, sizes, broadcast=broadcast, advice=advice)
     if dtype == "mask":
         boolean(values, name)
@@ -170,6 +171,16 @@ def integers(values, name):
         )
 
 
+def dense(x, name):
+    """Raises ValueError if `x` is a tf.RaggedTensor, or stands for one in a functional model."""
+    if hasattr(x, "row_splits") or getattr(x, "ragged", False) is True:
+        raise ValueError(
+            f"Expected {name} to be dense. Received: a RaggedTensor of shape {x.shape}. Convert it "
+            "with `.to_tensor()`, which pads with 0, and pass a padding mask, for example "
+            "`tf.sequence_mask(x.row_lengths())`. Models need no mask: id 0 is padding."
+        )
+
+
 def boolean(mask, name):
     """Raises ValueError if a mask is not None, and neither boolean nor an integer mask.
 
@@ -177,6 +188,7 @@ def boolean(mask, name):
     """
     if mask is None:
         return
+    dense(mask, f"`{name}`")
     mask = as_array(mask)
     dtype = keras.backend.standardize_dtype(mask.dtype)
     received = f"dtype {dtype}"

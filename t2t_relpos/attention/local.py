@@ -7,7 +7,7 @@ become batch entries of `attend`.
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos._backend import arange, is_portable
+from t2t_relpos._backend import arange, as_tensors, is_portable
 from t2t_relpos.attention.attend import attend
 from t2t_relpos.attention.masks import causal_mask, combine_masks, expand_to_batch, window_mask
 
@@ -64,6 +64,9 @@ def attend_locally(
     True
     """
     _checks.positive_int(window, "window")
+    query, key, value, key_table, value_table = as_tensors(
+        query, key, value, key_table, value_table
+    )
     advice = "The function is for self-attention. Use `attend` with `mask=window_mask(...)`."
     _checks.check_shape(key.shape, "key", "B N T H", {"T": query.shape[2]}, advice=advice)
     _checks.boolean(query_mask, "query_mask")

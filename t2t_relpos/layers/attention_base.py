@@ -346,6 +346,7 @@ class HeadProjection(keras.layers.EinsumDense):
         self.input_spec = keras.layers.InputSpec(ndim=len(input_shape), axes=axes)
 
     def call(self, inputs, training=None):
+        _checks.dense(inputs, "the inputs of a projection")
         kernel = ops.convert_to_tensor(self.kernel)
         contracted = self.num_contracted_axes
         rows = math.prod(kernel.shape[:contracted])

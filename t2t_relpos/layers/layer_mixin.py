@@ -5,7 +5,7 @@ import re
 import keras
 from keras import ops
 
-from t2t_relpos import _keras_compat
+from t2t_relpos import _checks, _keras_compat
 
 
 class LayerMixin:
@@ -13,6 +13,13 @@ class LayerMixin:
 
     It has to precede `keras.layers.Layer` in the list of base classes.
     """
+
+    def __call__(self, *args, **kwargs):
+        if keras.backend.backend() == "tensorflow":
+            name = f"the inputs of {type(self).__name__}"
+            for x in keras.tree.flatten((args, kwargs)):
+                _checks.dense(x, name)
+        return super().__call__(*args, **kwargs)
 
     def rematerialized_call(self, layer_call, *args, **kwargs):
         """Returns `layer_call`, rematerialized as `keras.RematScope` requires.

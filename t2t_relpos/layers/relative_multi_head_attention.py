@@ -566,6 +566,8 @@ class RelativeMultiHeadAttention(AttentionBase):
         True
         """
         _checks.built(self)
+        for name, x in (("query", query), ("value", value)):
+            _checks.dense(x, f"`{name}`")
         check_cache(self, "cache", cache, {"B": query.shape[0]})
         causal = self._is_causal(causal)
         needs_offset = causal or self.sliding_window is not None

@@ -233,6 +233,7 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
             num_hypotheses: hypotheses per prompt, an int or a scalar tensor.
             growing: as in `Transformer.start_search`. Default: True.
         """
+        _checks.dense(source, "`source`")
         if can_fold(self, self.blocks):
             folded = FoldedLanguageModel(self.config, fold_language_model(self))
             return folded.start_search(source, max_length, num_hypotheses, growing=growing)

@@ -330,6 +330,7 @@ class Transformer(GenerationMixin, LayerMixin, keras.Model):
             growing: whether caches may grow from step to step. It must be False for XLA, JAX and
                 loops whose variables have fixed shapes. Default: True.
         """
+        _checks.dense(source, "`source`")
         if can_fold(self, (*self.encoder_layers, *self.decoder_layers)):
             folded = FoldedTransformer(self.config, fold_weights(self))
             return folded.start_search(source, max_length, num_hypotheses, growing=growing)
