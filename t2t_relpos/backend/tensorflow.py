@@ -33,6 +33,7 @@ __all__ = [
     "as_tensor",
     "as_tensors",
     "can_slice",
+    "check_dense",
     "compile_function",
     "device",
     "dropout_factors",
@@ -85,7 +86,17 @@ def device():
     return next(kinds, "CPU").lower()
 
 
+def check_dense(x, name):
+    if hasattr(x, "row_splits") or getattr(x, "ragged", False) is True:
+        raise ValueError(
+            f"Expected {name} to be dense. Received: a RaggedTensor of shape {x.shape}. Convert it "
+            "with `.to_tensor()`, which pads with 0, and pass a padding mask, for example "
+            "`tf.sequence_mask(x.row_lengths())`. Models need no mask: id 0 is padding."
+        )
+
+
 def as_tensor(x):
+    check_dense(x, "tensors")
     x = keras_ops.as_tensor(x)
     return None if x is None else tf.convert_to_tensor(x)
 

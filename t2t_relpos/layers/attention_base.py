@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from t2t_relpos import _checks
+from t2t_relpos import _checks, backend
 from t2t_relpos.backend import track_variables
 from t2t_relpos.backend.keras_private import kernel_variable
 from t2t_relpos.layers.layer_mixin import (
@@ -437,6 +437,7 @@ class HeadProjection(keras.layers.EinsumDense):
         self.input_spec = keras.layers.InputSpec(ndim=len(input_shape), axes=axes)
 
     def call(self, inputs, training=None):
+        backend.check_dense(inputs, "the inputs of a projection")
         kernel = ops.convert_to_tensor(self.kernel)
         contracted = self.num_contracted_axes
         rows = math.prod(kernel.shape[:contracted])

@@ -5,7 +5,7 @@ import re
 import keras
 from keras import ops
 
-from t2t_relpos import _checks
+from t2t_relpos import _checks, backend
 from t2t_relpos.backend import keras_private
 
 
@@ -14,6 +14,11 @@ class LayerMixin:
 
     It has to precede `keras.layers.Layer` in the list of base classes.
     """
+
+    def __call__(self, *args, **kwargs):
+        for x in keras.tree.flatten((args, kwargs)):
+            backend.check_dense(x, f"the inputs of {type(self).__name__}")
+        return super().__call__(*args, **kwargs)
 
     def rematerialized_call(self, layer_call, *args, **kwargs):
         """Returns `layer_call`, rematerialized as `keras.RematScope` requires.

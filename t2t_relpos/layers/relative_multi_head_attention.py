@@ -6,10 +6,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from t2t_relpos import _checks
+from t2t_relpos import _checks, backend
 from t2t_relpos.attention.attend import attend
-from t2t_relpos.attention.explain import explain
 from t2t_relpos.attention.dropout import AttentionDropout
+from t2t_relpos.attention.explain import explain
 from t2t_relpos.attention.masks import (
     combine_masks,
     make_attention_mask,
@@ -568,6 +568,8 @@ class RelativeMultiHeadAttention(AttentionBase):
         True
         """
         _checks.built(self)
+        for name, x in (("query", query), ("value", value)):
+            backend.check_dense(x, f"`{name}`")
         check_cache(self, "cache", cache, {"B": query.shape[0]})
         causal = self._is_causal(causal)
         needs_offset = causal or self.sliding_window is not None

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from t2t_relpos import _checks
+from t2t_relpos import _checks, backend
 from t2t_relpos.decoding import score_tokens
 from t2t_relpos.layers.layer_mixin import LayerMixin, quantized_dtype
 from t2t_relpos.layers.residual import Dropout
@@ -235,6 +235,7 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
             num_hypotheses: hypotheses per prompt, an int or a scalar tensor.
             growing: as in `Transformer.start_search`. Default: True.
         """
+        backend.check_dense(source, "`source`")
         if can_fold(self, self.blocks):
             folded = FoldedLanguageModel(self.config, fold_language_model(self))
             return folded.start_search(source, max_length, num_hypotheses, growing=growing)

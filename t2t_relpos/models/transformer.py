@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from t2t_relpos import _checks
+from t2t_relpos import _checks, backend
 from t2t_relpos.backend import has_dynamic_shapes
 from t2t_relpos.decoding import score_tokens
 from t2t_relpos.layers.embeddings import (
@@ -330,6 +330,7 @@ class Transformer(GenerationMixin, LayerMixin, keras.Model):
             growing: whether caches may grow from step to step. It must be False for XLA, JAX and
                 loops whose variables have fixed shapes. Default: True.
         """
+        backend.check_dense(source, "`source`")
         if can_fold(self, (*self.encoder_layers, *self.decoder_layers)):
             folded = FoldedTransformer(self.config, fold_weights(self))
             return folded.start_search(source, max_length, num_hypotheses, growing=growing)

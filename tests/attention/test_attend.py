@@ -155,6 +155,22 @@ def test_int32_lengths_do_not_overflow_in_conditions(tf):
     assert holds[0] == "rematerialized_blocks"
 
 
+def test_ragged_tensors_raise(tf):
+    ragged = tf.RaggedTensor.from_tensor(X, lengths=([3, 3], [7, 7, 7, 5, 5, 5]))
+    mask = tf.RaggedTensor.from_tensor(np.ones((2, 7), bool), lengths=[7, 5])
+    tables = np.ones((5, 5), "float32"), np.ones((5, 5), "float32")
+    for call in (
+        lambda: attend(ragged, X, X),
+        lambda: attend(X, ragged, X),
+        lambda: attend(X, X, X, key_mask=mask),
+        lambda: attend(X, X, X, query_mask=mask),
+        lambda: attend_two_blocks(ragged, ragged, ragged, tables[0], block_length=2),
+        lambda: dot_product_attention_relative(ragged, X, X, None, *tables, 2),
+    ):
+        with pytest.raises(ValueError, match="to be dense. Received: a RaggedTensor of shape"):
+            call()
+
+
 def table(*shape):
     return np.ones(shape, "float32")
 

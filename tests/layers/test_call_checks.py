@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from compilation import compile_function
 from keras import ops
+from layer_cases import CASES, random_inputs
 
 from t2t_relpos.layers import (
     LocalRelativeMultiHeadAttention,
@@ -46,6 +47,38 @@ def decoder_only():
     made = TransformerDecoder(16, 2, max_relative_position=4)
     made(X)
     return made
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ragged_inputs_raise(name, tf, rng):
+    """The error is the same for every input and mask of every layer, built or not."""
+    case = CASES[name]
+    inputs = random_inputs(case.input_names(masks=True), rng)
+    layer = case.make()
+    for key, x in inputs.items():
+        lengths = [x.shape[1] - 1] * x.shape[0]
+        ragged = tf.RaggedTensor.from_tensor(tf.convert_to_tensor(x), lengths=lengths)
+        for function in (layer, tf.function(layer)):
+            with pytest.raises(ValueError, match=r"RaggedTensor of shape .* `\.to_tensor\(\)`"):
+                case.call(function, inputs | {key: ragged}, masks=True)
+    case.call(layer, inputs, masks=True)
+    with pytest.raises(ValueError, match="Expected the inputs of .* to be dense. Received: a R"):
+        case.call(layer, inputs | {key: ragged}, masks=True)
+
+
+def test_ragged_arguments_of_methods_and_functional_models_raise(tf, layer):
+    ragged = tf.RaggedTensor.from_tensor(tf.convert_to_tensor(X), lengths=[7, 3, 2])
+    calls = {
+        "project_query": lambda: layer.project_query(ragged),
+        "project_cache": lambda: layer.project_cache(ragged),
+        "query": lambda: layer.attend_with_cache(ragged, X, CACHE, 0, query_offset=0),
+        "value": lambda: layer.attend_with_cache(X, ragged, CACHE, 0, query_offset=0),
+        "functional": lambda: layer(*[keras.Input((None, 6), ragged=True)] * 2),
+        "packing": lambda: Packing(ragged[..., 0] > 0),
+    }
+    for call in calls.values():
+        with pytest.raises(ValueError, match="to be dense. Received: a RaggedTensor"):
+            call()
 
 
 # Arguments by message.

@@ -205,3 +205,22 @@ def test_source_and_target_may_have_unlike_vocabularies(tmp_path):
 def test_tied_tables_need_one_vocabulary():
     with pytest.raises(ValueError, match="tie_embeddings=False"):
         small_config(source_vocab_size=20)
+
+
+def test_ragged_ids_raise_except_in_generate(tf):
+    """`generate` pads them."""
+    model = make_transformer()
+    source, targets = (tf.RaggedTensor.from_tensor(x, padding=0) for x in (SOURCE, TARGETS))
+    for call in (
+        lambda: model({"inputs": source, "targets": TARGETS}),
+        lambda: model({"inputs": SOURCE, "targets": targets}),
+        lambda: model.score(source, TARGETS),
+        lambda: model.score(SOURCE, targets),
+        lambda: model.encode(source, 5),
+        lambda: model.start_search(source, 5, 1),
+    ):
+        with pytest.raises(ValueError, match="to be dense. Received: a RaggedTensor of shape"):
+            call()
+    options = {"sampler": "greedy", "max_length": 5, "jit_compile": False}
+    expected = model.generate(SOURCE, **options)
+    np.testing.assert_array_equal(model.generate(source, **options), expected)
