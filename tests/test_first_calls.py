@@ -8,18 +8,24 @@ import functools
 import importlib
 import math
 import pkgutil
+import re
+import shlex
+import shutil
+import subprocess
 
 import keras
 import numpy as np
 import pytest
 from comparisons import assert_all_close
-from critical_lengths import LONG, SEARCH_LENGTHS, SHORT, attention_lengths
+from critical_lengths import ATTENTION_LENGTHS, SEARCH_LENGTHS
 from keras import ops
+from subprocesses import environment, python_command
 
 import t2t_relpos
 from t2t_relpos import attention, decoding, layers, models, t2t
 from t2t_relpos.attention import dispatch
 
+SHORT, LONG = 64, 1000
 HEADS, DEPTH, WIDTH, K, VOCAB = 2, 4, 8, 16, 23
 TOLERANCES = {"rtol": 1e-4, "atol": 1e-4}
 FIRST_CALLS = {}
@@ -677,15 +683,13 @@ def check_eighth_powers(rng):
 # The tests.
 
 
-def is_slow(test, length):
-    """Returns whether a test takes seconds: one of many steps, or of all pairs on JAX."""
-    return length == LONG and test in (check_beam_search, check_greedy_search, check_sample_search)
+SEARCHES = check_beam_search, check_greedy_search, check_sample_search
 
 
 def parameters():
     for test, lengths in dict(FIRST_CALLS.values()).items():
         for length in lengths or [None]:
-            marks = [pytest.mark.slow] if is_slow(test, length) else []
+            marks = [pytest.mark.slow] if length == LONG and test in SEARCHES else []
             name = test.__name__.removeprefix("check_")
             yield pytest.param(test, length, marks=marks, id=f"{name}-{length}" if length else name)
 
@@ -703,19 +707,111 @@ def test_every_public_name_has_a_first_call():
     assert set(FIRST_CALLS) == public
 
 
-@pytest.mark.parametrize(
-    ("causal", "length"),
-    [(causal, length) for causal in (False, True) for length in attention_lengths(causal=causal)],
-)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("length", ATTENTION_LENGTHS)
 def test_attention_where_the_implementation_changes(causal, length, rng, run_log):
-    tensors, tables = random_tensors(rng, length), random_tables(rng)
-    found, _ = attention.attend(*tensors, *tables, causal=causal, return_weights=False)
-    mask = distances(length) <= 0 if causal else True
-    assert_all_close([found], [expected_attention(tensors, tables, mask)[0]], **TOLERANCES)
-    assert run_log == [attention.explain(length, causal=causal).chosen]
+    tables = random_tables(rng)
+    for each in (length - 1, length):
+        tensors = random_tensors(rng, each)
+        found, _ = attention.attend(*tensors, *tables, causal=causal, return_weights=False)
+        mask = distances(each) <= 0 if causal else True
+        assert_all_close([found], [expected_attention(tensors, tables, mask)[0]], **TOLERANCES)
+        assert run_log.pop() == attention.explain(each, causal=causal).chosen
 
 
 @pytest.mark.parametrize("length", SEARCH_LENGTHS)
 def test_beam_search_where_a_loop_begins(length):
     ids, _ = run_search(decoding.beam_search, length)
     assert ids == best_output(log_probs_of_step, length)
+
+
+# Programs.
+
+# The first command of each program's help, with these flags for a small corpus and few steps.
+ADDED_FLAGS = {
+    "train": "--vocab_size=200 --batch_tokens=256 --train_steps=20 --checkpoint_every=1 "
+    "--keep_checkpoints=20",
+    "average": "",
+    "evaluate": "",
+    "export": "",
+    "translate": "",
+    "export_ctranslate2": "",
+    "visualize": "",
+    "import_t2t": "--hparams=hidden_size=8,num_hidden_layers=1",
+}
+
+
+def first_command(program):
+    """Returns the first command of a program's docstring, which `--help` prints."""
+    text = importlib.import_module(f"trainer.{program}").__doc__.replace("\\\n", " ")
+    (command,) = re.findall(r"^    python (-m trainer\..*)$", text, re.MULTILINE)[:1]
+    return " ".join(command.split())
+
+
+def run_first_command(program, folder):
+    """Returns the output of the first command of a program, run in a folder."""
+    arguments, *files = re.split(r" [<>] ", first_command(program))
+    command = python_command(*shlex.split(f"{arguments} {ADDED_FLAGS[program]}"))
+    streams = "".join(f" {sign} {file}" for sign, file in zip("<>", files))
+    done = subprocess.run(
+        ["bash", "-c", shlex.join(command) + streams],
+        cwd=folder,
+        env=environment(KERAS_BACKEND="tensorflow"),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"{program}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+    return done.stdout
+
+
+def write_first_inputs(folder):
+    """Writes the files that the first commands read."""
+    from examples.synthetic_corpus import generate
+    from trainer.import_t2t import write_checkpoint
+
+    for name, size in (("train", 400), ("test", 5)):
+        for side, lines in zip(("en", "de"), zip(*generate(name, size=size))):
+            (folder / f"{name}.{side}").write_text("".join(f"{line}\n" for line in lines))
+    shutil.copy(folder / "test.en", folder / "source.txt")
+    subtokens = ["<pad>_", "<EOS>_", *sorted(set("\\_u;0123456789<pad>EOS"))]
+    vocabulary = folder / re.search(r"--vocab=(\S+)", first_command("import_t2t"))[1]
+    vocabulary.write_text("".join(f"'{each}'\n" for each in subtokens))
+    overrides = ADDED_FLAGS["import_t2t"].removeprefix("--hparams=")
+    hparams = t2t.parse_hparams("transformer_relative", overrides)
+    model = models.Transformer(t2t.config_from_hparams(hparams, len(subtokens)))
+    write_checkpoint(model, str(folder / "model.ckpt-250000"))
+    return model
+
+
+@pytest.mark.slow
+def test_first_commands_of_programs(tf, tmp_path):
+    from sacrebleu.metrics import CHRF
+
+    from trainer.model_dir import ModelDirectory
+    from trainer.training.checkpoints import load_model
+
+    original = write_first_inputs(tmp_path)
+    outputs = {"train": run_first_command("train", tmp_path)}
+    for name in ("NAME", "big"):
+        shutil.copytree(tmp_path / "runs/first", tmp_path / "runs" / name)
+    outputs |= {name: run_first_command(name, tmp_path) for name in [*ADDED_FLAGS][1:]}
+
+    run = ModelDirectory.open(tmp_path / "runs/first")
+    steps = [load_model(run, step) for step in range(1, 21)]
+    mean = np.mean([array(model.source_embedding.embeddings) for model in steps], axis=0)
+    average = ModelDirectory.open(tmp_path / "runs/big-average").load_model()
+    np.testing.assert_allclose(array(average.source_embedding.embeddings), mean, atol=1e-6)
+
+    found, expected = (
+        (tmp_path / name).read_text().splitlines() for name in ("translation.txt", "test.de")
+    )
+    assert (
+        f"test chrF2 = {CHRF().corpus_score(found, [expected]).score:.2f} " in outputs["evaluate"]
+    )
+
+    imported = ModelDirectory.open(tmp_path / "runs/imported").load_model()
+    for weight, other in zip(imported.trainable_weights, original.trainable_weights, strict=True):
+        np.testing.assert_array_equal(array(weight), array(other), err_msg=weight.path)
+
+    assert "A dog runs." in (tmp_path / "page.html").read_text()
+    assert (tmp_path / "ctranslate2/NAME/model.bin").stat().st_size > 0

@@ -1,21 +1,25 @@
-"""Lengths at which a computation changes, for tests to share."""
+"""Lengths at which searches and attention change how they compute, on any backend and device."""
 
-from t2t_relpos.attention import explain
-from t2t_relpos.decoding.beam_search import FIRST_STEPS
+from t2t_relpos.attention import dispatch
 
-# The sequences of the README's examples, and long ones.
-SHORT, LONG = 64, 1000
-# A compiled beam search starts its third, fourth and fifth loop at these ids: 33, 65 and 129.
-SEARCH_LENGTHS = tuple(2**n * FIRST_STEPS + 1 for n in (1, 2, 3))
+# A compiled beam search is a chain of loops, with larger caches after 16, 32, 64, … steps. The
+# shortest outputs with 3, 4 and 5 loops:
+SEARCH_LENGTHS = (33, 65, 129)
 
+# The shortest sequences for which `attend` chooses another implementation.
+ATTENTION_LENGTHS = sorted(
+    {
+        dispatch.SHORTEST_FULL_MATRIX_CAUSAL,
+        dispatch.SHORTEST_FULL_MATRIX,
+        dispatch.LONGEST_ROWS_JAX_CPU + 1,
+        dispatch.LONGEST_ROWS + 1,
+        dispatch.LONGEST_ROWS_GPU + 1,
+        dispatch.LONGEST_ROWS_TORCH_CPU_CAUSAL + 1,
+        dispatch.LONGEST_ROWS_TORCH_CPU + 1,
+        dispatch.LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL + 1,
+        dispatch.LONGEST_ROWS_TENSORFLOW_CPU + 1,
+        dispatch.LONGEST_ROWS_WITHOUT_BLOCKS + 1,
+    }
+)
 
-def attention_lengths(longest=1100, **options):
-    """Returns the lengths before and after each change of `attend`'s implementation.
-
-    Args:
-        longest: the largest length.
-        **options: options of `explain`, such as `causal`. Default: a call on the current backend.
-    """
-    chosen = {length: explain(length, **options).chosen for length in range(1, longest + 1)}
-    changes = [length for length in range(2, longest + 1) if chosen[length] != chosen[length - 1]]
-    return sorted({length for change in changes for length in (change - 1, change)})
+CRITICAL_LENGTHS = sorted({*SEARCH_LENGTHS, *ATTENTION_LENGTHS})
