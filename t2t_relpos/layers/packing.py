@@ -1,10 +1,13 @@
-"""Packs the sequences of a batch into one sequence without padding."""
+"""Packs the sequences of a batch into one sequence without padding, and attends to it."""
+
+import dataclasses
 
 import keras
 import numpy as np
 from keras import ops
 
 from t2t_relpos import _checks, backend
+from t2t_relpos.layers.attention_base import swap_heads
 
 _MATCH = "Its sequences must be those of the mask."
 
@@ -188,3 +191,46 @@ def _take_rows(x, indices, inverse_indices):
     if x.shape[0] == 0:  # A gather from an empty tensor would fail.
         return ops.zeros((ops.shape(indices)[0], x.shape[1]), dtype=x.dtype)
     return backend.take_distinct_rows(x, indices, inverse_indices)
+
+
+def packed_attention(layer, query, value, packings, pairs, *, training, return_weights):
+    """Returns (outputs of the shape of `query`, weights `[B, N, T, S]` or None) of a layer.
+
+    Args:
+        layer: a `RelativeMultiHeadAttention`.
+        query: `[1, P, D]`, the tokens of all sequences, or `[B, T, D]` without a packing.
+        value: `[1, P, D]`, or `[B, S, D]` without a packing.
+        packings: (`Packing` of `query`, `Packing` of `value`), each may be None.
+        pairs: a `_Pairs` of the layer, without padding masks.
+        training: whether dropout is applied.
+        return_weights: whether the weights are returned.
+    """
+    query_packing, value_packing = packings
+    # Padding follows all tokens of a sequence: a causal mask of equal sequences masks it.
+    if value_packing is not None and not (
+        query_packing is value_packing and pairs.causal and pairs.have_default_positions
+    ):
+        pairs = dataclasses.replace(pairs, key_mask=value_packing.mask)
+    outputs, weights = layer._attend_projected(
+        (
+            _unpack_heads(layer.query_dense(query), query_packing),
+            _unpack_heads(layer.key_dense(value), value_packing),
+            _unpack_heads(layer.value_dense(value), value_packing),
+        ),
+        pairs,
+        training=training,
+        return_weights=return_weights,
+    )
+    if query_packing is not None:
+        outputs = query_packing.merge_heads(swap_heads(outputs))
+        outputs = ops.reshape(outputs, (1, -1, layer.num_heads, layer.value_dim))
+    return layer._merge_heads(outputs, query), weights
+
+
+def _unpack_heads(x, packing):
+    """Returns heads `[B, T, N, H]` of the tokens `[1, P, N, H]` of a packing, or `x` without it."""
+    if packing is None:
+        return x
+    rows, tokens, heads, depth = ops.shape(x)
+    x = ops.reshape(x, (rows, tokens, heads * depth))
+    return swap_heads(packing.split_heads(x, heads))

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from t2t_relpos import _checks, backend
+from t2t_relpos import _checks
 from t2t_relpos.attention.attend import attend
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.explain import explain
@@ -19,10 +19,11 @@ from t2t_relpos.attention.relative_ids import (
     key_positions,
     relative_ids_from_positions,
 )
-from t2t_relpos.backend import one_or_nan, write_slice
 from t2t_relpos.backend.keras_private import attention_projections
+from t2t_relpos.layers import attention_cache
 from t2t_relpos.layers.attention_base import AttentionBase, swap_heads
 from t2t_relpos.layers.layer_mixin import clone_initializer
+from t2t_relpos.layers.packing import packed_attention
 from t2t_relpos.layers.relative_position_embedding import RelativePositionEmbedding
 
 
@@ -210,19 +211,6 @@ class RelativeMultiHeadAttention(AttentionBase):
         embedding.build()
         return embedding
 
-    def clipped_tables(self):
-        """Returns the rows for clipped distances `-K` to `K`, of the tables of keys and values.
-
-        Each is a tensor `[2K + 1, H]`, `[N, 2K + 1, H]` for separate tables of the heads, or None
-        for a table that is off.
-        """
-        tables = (self.key_embedding, self.value_embedding)
-        return [None if t is None else ops.convert_to_tensor(t.table) for t in tables]
-
-    def _is_causal(self, use_causal_mask):
-        """Returns whether keys after a query are masked."""
-        return use_causal_mask
-
     def call(
         self,
         query,
@@ -242,21 +230,149 @@ class RelativeMultiHeadAttention(AttentionBase):
         key = value if key is None else key
         masks = {"query_mask": query_mask, "value_mask": value_mask, "key_mask": key_mask}
         self._check_call(query, value, key, attention_mask, **masks)
-        outputs, weights = self._attend_at_positions(
+        _check_query_offset(query_offset)
+        pairs = _Pairs(
+            attention_mask,
+            self._is_causal(use_causal_mask),
+            query_offset,
+            (query_positions, key_positions),
+            query_mask=query_mask,
+            key_mask=combine_masks(key_mask, value_mask),
+        )
+        outputs, weights = self._attend_projected(
             (self.query_dense(query), self.key_dense(key), self.value_dense(value)),
-            _Pairs(
-                attention_mask,
-                self._is_causal(use_causal_mask),
-                query_offset,
-                (query_positions, key_positions),
-                query_mask=query_mask,
-                key_mask=combine_masks(key_mask, value_mask),
-            ),
+            pairs,
             training=training,
             return_weights=return_attention_scores,
         )
         outputs = self._merge_heads(outputs, query)
         return (outputs, weights) if return_attention_scores else outputs
+
+    def _is_causal(self, use_causal_mask):
+        """Returns whether keys after a query are masked."""
+        return use_causal_mask
+
+    def _attend_projected(
+        self, projected, pairs, *, training=None, return_weights=False, **options
+    ):
+        """Returns the results of `_compute_attention` at the positions and with the masks of pairs.
+
+        A method of a subclass gets one mask instead of several, and the keyword arguments
+        `query_offset` or `relative_ids` only if there are tables and the positions are not the
+        default.
+
+        Args:
+            projected: queries `[B, T, N, H]`, keys `[B, S, N, H]` and values of all heads.
+            pairs: a `_Pairs`.
+            training: whether dropout is applied.
+            return_weights: whether the weights are requested.
+            **options: further arguments of `attention.attend`, not for subclasses.
+        """
+        query, key, _ = projected
+        lengths = ops.shape(query)[1], ops.shape(key)[1]
+        positions = pairs.explicit_positions(lengths, query.shape[0])
+        has_tables = self.use_key_table or self.use_value_table
+        mask, causal, window, ids = pairs.attention_mask, pairs.causal, self.sliding_window, None
+        if positions is not None and has_tables:
+            ids = relative_ids_from_positions(*positions, self.max_relative_position)
+        original = RelativeMultiHeadAttention._compute_attention
+        is_overridden = type(self)._compute_attention is not original
+        # Otherwise, `attend` applies causality and the window without a mask.
+        if positions is not None or is_overridden:
+            mask = make_attention_mask(
+                lengths,
+                mask,
+                causal=causal,
+                window=window,
+                query_offset=pairs.query_offset,
+                positions=positions,
+            )
+            causal, window = False, None
+        arguments = {"query_offset": pairs.query_offset, "relative_ids": ids}
+        if is_overridden:
+            mask = _keras_mask(mask, pairs.query_mask, pairs.key_mask)
+            given = {name: x for name, x in arguments.items() if has_tables and x is not None}
+            return self._compute_attention(*projected, mask, training, return_weights, **given)
+        arguments |= {"query_mask": pairs.query_mask, "key_mask": pairs.key_mask} | options
+        return self._compute_attention(
+            *projected, mask, training, return_weights, causal, sliding_window=window, **arguments
+        )
+
+    def _compute_attention(
+        self,
+        query,
+        key,
+        value,
+        attention_mask=None,
+        training=None,
+        return_attention_scores=False,
+        use_causal_mask=False,
+        **options,
+    ):
+        """Returns attention to projected keys and values. Subclasses may override this method.
+
+        Args:
+            query: `[B, T, N, H]`, not scaled.
+            key: `[B, S, N, H]`.
+            value: `[B, S, N, Hv]`.
+            attention_mask: bool `[B, T, S]` or `[B, N, T, S]`, axes may have size 1; True = attend.
+                In a subclass, it includes all masks. Default: None.
+            training: whether dropout is applied. Default: None, not applied.
+            return_attention_scores: whether the weights are returned. Default: False.
+            use_causal_mask: whether keys after a query are masked. Default: False.
+            **options: further arguments of `attention.attend`. In a subclass: `query_offset` or
+                `relative_ids`, if the layer has tables and the positions are not the default.
+
+        Returns:
+            (outputs `[B, T, N, Hv]`, weights `[B, N, T, S]` or None).
+        """
+        dropout = None
+        if self.dropout and training:
+            dropout = AttentionDropout(self.dropout, self.dropout_layer.seed_generator)
+        defaults = {
+            "return_weights": return_attention_scores,
+            "rematerialize": self._rematerialize(training),
+        }
+        outputs, weights = self.attend(
+            swap_heads(query) * self.key_dim**-0.5,
+            swap_heads(key),
+            swap_heads(value),
+            mask=attention_mask,
+            causal=use_causal_mask,
+            dropout=dropout,
+            **defaults | options,
+        )
+        return swap_heads(outputs), weights
+
+    def _rematerialize(self, training):
+        """Returns the argument `rematerialize` of `attend`. False allows saving weights."""
+        if self.flash_attention:
+            return True
+        # A functional model made in a `keras.RematScope` passes a tensor on JAX.
+        return False if ops.is_tensor(training) or training else None
+
+    def attend(self, query, key, value, **kwargs):
+        """Returns the results of `attention.attend` with the tables of this layer.
+
+        Args:
+            query: `[B, N, T, H]`, from `project_query`.
+            key: `[B, N, S, H]`, from `project_key`.
+            value: `[B, N, S, Hv]`, from `project_value`.
+            **kwargs: the keyword arguments of `attention.attend`, such as `mask` and `causal`.
+
+        Returns:
+            (outputs `[B, N, T, Hv]`, weights `[B, N, T, S]`, or None without `return_weights`).
+        """
+        return attend(query, key, value, *self.clipped_tables(), **kwargs)
+
+    def clipped_tables(self):
+        """Returns the rows for clipped distances `-K` to `K`, of the tables of keys and values.
+
+        Each is a tensor `[2K + 1, H]`, `[N, 2K + 1, H]` for separate tables of the heads, or None
+        for a table that is off.
+        """
+        tables = (self.key_embedding, self.value_embedding)
+        return [None if t is None else ops.convert_to_tensor(t.table) for t in tables]
 
     def attend_packed(
         self,
@@ -296,214 +412,18 @@ class RelativeMultiHeadAttention(AttentionBase):
                 packing.
         """
         _checks.built(self)
-        pairs = _Pairs(
-            attention_mask,
-            self._is_causal(use_causal_mask),
-            query_offset,
-            (query_positions, key_positions),
-        )
-        # Padding follows all tokens of a sequence: a causal mask of equal sequences masks it.
-        if value_packing is not None and not (
-            query_packing is value_packing and pairs.causal and pairs.have_default_positions
-        ):
-            pairs = dataclasses.replace(pairs, key_mask=value_packing.mask)
-        outputs, weights = self._attend_at_positions(
-            (
-                _unpack_heads(self.query_dense(query), query_packing),
-                _unpack_heads(self.key_dense(value), value_packing),
-                _unpack_heads(self.value_dense(value), value_packing),
-            ),
-            pairs,
+        _check_query_offset(query_offset)
+        positions = query_positions, key_positions
+        outputs, weights = packed_attention(
+            self,
+            query,
+            value,
+            (query_packing, value_packing),
+            _Pairs(attention_mask, self._is_causal(use_causal_mask), query_offset, positions),
             training=training,
             return_weights=return_attention_scores,
         )
-        if query_packing is not None:
-            outputs = query_packing.merge_heads(swap_heads(outputs))
-            outputs = ops.reshape(outputs, (1, -1, self.num_heads, self.value_dim))
-        outputs = self._merge_heads(outputs, query)
         return (outputs, weights) if return_attention_scores else outputs
-
-    def _attend_at_positions(self, projected, pairs, *, training, return_weights):
-        """Returns (outputs of all heads `[B, T, N, Hv]`, weights `[B, N, T, S]` or None).
-
-        Args:
-            projected: queries `[B, T, N, H]`, keys `[B, S, N, H]` and values of all heads.
-            pairs: a `_Pairs`.
-            training: whether dropout is applied.
-            return_weights: whether the weights are returned.
-        """
-        query, key, _ = projected
-        lengths = ops.shape(query)[1], ops.shape(key)[1]
-        positions = pairs.explicit_positions(lengths, query.shape[0])
-        mask, ids = pairs.attention_mask, None
-        if positions is not None:
-            # Without explicit positions, `attend` applies causality and the window without a mask.
-            window = self.sliding_window
-            mask = make_attention_mask(
-                lengths, mask, causal=pairs.causal, window=window, positions=positions
-            )
-            if self.use_key_table or self.use_value_table:
-                ids = relative_ids_from_positions(*positions, self.max_relative_position)
-        return self._apply_attention(
-            projected,
-            mask,
-            causal=pairs.causal and positions is None,
-            training=training,
-            return_weights=return_weights,
-            query_mask=pairs.query_mask,
-            key_mask=pairs.key_mask,
-            query_offset=pairs.query_offset,
-            sliding_window=self.sliding_window if positions is None else None,
-            relative_ids=ids,
-        )
-
-    @property
-    def _overrides_attention(self):
-        """Whether a subclass overrides `_compute_attention`."""
-        original = RelativeMultiHeadAttention._compute_attention
-        return type(self)._compute_attention is not original
-
-    def _apply_attention(
-        self, projected, mask=None, *, causal=False, training=None, return_weights=False, **options
-    ):
-        """Returns the results of `_compute_attention`.
-
-        A method of a subclass gets one mask instead of several, and the keyword arguments
-        `query_offset` or `relative_ids` only if there are tables and the positions are not the
-        default.
-
-        Args:
-            projected: queries `[B, T, N, H]`, keys `[B, S, N, H]` and values of all heads.
-            mask: bool `[T, S]`, `[B, T, S]` or `[B, N, T, S]`, or None.
-            causal: whether keys after a query are masked.
-            training: whether dropout is applied.
-            return_weights: whether the weights are requested.
-            **options: further arguments of `attention.attend`.
-        """
-        arguments = training, return_weights
-        if not self._overrides_attention:
-            return self._compute_attention(*projected, mask, *arguments, causal, **options)
-        lengths = ops.shape(projected[0])[1], ops.shape(projected[1])[1]
-        mask = make_attention_mask(
-            lengths,
-            mask,
-            causal=causal,
-            window=options.get("sliding_window"),
-            query_offset=options.get("query_offset"),
-        )
-        mask = _keras_mask(mask, options.get("query_mask"), options.get("key_mask"))
-        has_tables = self.use_key_table or self.use_value_table
-        names = ("query_offset", "relative_ids") if has_tables else ()
-        positions = {name: options[name] for name in names if options.get(name) is not None}
-        return self._compute_attention(*projected, mask, *arguments, **positions)
-
-    def _compute_attention(
-        self,
-        query,
-        key,
-        value,
-        attention_mask=None,
-        training=None,
-        return_attention_scores=False,
-        use_causal_mask=False,
-        **options,
-    ):
-        """Returns attention to projected keys and values. Subclasses may override this method.
-
-        Args:
-            query: `[B, T, N, H]`, not scaled.
-            key: `[B, S, N, H]`.
-            value: `[B, S, N, Hv]`.
-            attention_mask: bool `[B, T, S]` or `[B, N, T, S]`, axes may have size 1; True = attend.
-                In a subclass, it includes all masks. Default: None.
-            training: whether dropout is applied. Default: None, not applied.
-            return_attention_scores: whether the weights are returned. Default: False.
-            use_causal_mask: whether keys after a query are masked. Default: False.
-            **options: further arguments of `attention.attend`. In a subclass: `query_offset` or
-                `relative_ids`, if the layer has tables and the positions are not the default.
-
-        Returns:
-            (outputs `[B, T, N, Hv]`, weights `[B, N, T, S]` or None).
-        """
-        defaults = {
-            "return_weights": return_attention_scores,
-            "rematerialize": self._rematerialize(training),
-        }
-        outputs, weights = self.attend(
-            *self._scaled_heads(query, key, value),
-            mask=attention_mask,
-            causal=use_causal_mask,
-            dropout=self._attention_dropout(training),
-            **defaults | options,
-        )
-        return swap_heads(outputs), weights
-
-    def _scaled_heads(self, query, key, value):
-        """Returns heads `[B, N, T, H]`, `[B, N, S, H]` and `[B, N, S, Hv]`, with scaled queries."""
-        return swap_heads(query) * self.key_dim**-0.5, swap_heads(key), swap_heads(value)
-
-    def attend(self, query, key, value, **kwargs):
-        """Returns the results of `attention.attend` with the tables of this layer.
-
-        Args:
-            query: `[B, N, T, H]`, from `project_query`.
-            key: `[B, N, S, H]`, from `project_key`.
-            value: `[B, N, S, Hv]`, from `project_value`.
-            **kwargs: the keyword arguments of `attention.attend`, such as `mask` and `causal`.
-
-        Returns:
-            (outputs `[B, N, T, Hv]`, weights `[B, N, T, S]`, or None without `return_weights`).
-        """
-        return attend(query, key, value, *self.clipped_tables(), **kwargs)
-
-    def explain(self, length_q, length_k=None, *, training=False, causal=False, **options):
-        """Reports which implementation a call of this layer uses, and why not the others.
-
-        Args:
-            length_q: number of queries T. None: unknown.
-            length_k: number of keys S. Default: T.
-            training: whether the call is one of training. Default: False.
-            causal: as `use_causal_mask` of the call. Default: False.
-            **options: further options of `attention.explain`, such as `return_weights` for returned
-                scores, `ids_rank` for explicit positions, `backend`, `xla` and `device`. They
-                replace the settings of the layer.
-
-        Returns:
-            The `Explanation` of `attention.explain` for the tables, depths, dtype, dropout, window
-            and `flash_attention` of this layer.
-
-        Example:
-        >>> from t2t_relpos.layers import RelativeMultiHeadAttention
-        >>> layer = RelativeMultiHeadAttention(2, 64, max_relative_position=16, sliding_window=64)
-        >>> on_gpu = layer.explain(4096, training=True, backend="torch", device="gpu")
-        >>> on_gpu.chosen, on_gpu.skips_keys
-        ('scanned_blocks', True)
-        """
-        has_tables = self.use_key_table or self.use_value_table
-        settings = {
-            "max_relative_position": self.max_relative_position if has_tables else None,
-            "share_heads": self.share_heads or not has_tables,
-            "dtype": self.compute_dtype,
-            "key_dim": self.key_dim,
-            "value_dim": self.value_dim,
-            "causal": self._is_causal(causal),
-            "dropout": self.dropout if training else 0.0,
-            "sliding_window": self.sliding_window,
-            "rematerialize": self._rematerialize(training),
-        }
-        return explain(length_q, length_k, **settings | options)
-
-    def _rematerialize(self, training):
-        """Returns the argument `rematerialize` of `attend`. False allows saving weights."""
-        if self.flash_attention:
-            return True
-        # A functional model made in a `keras.RematScope` passes a tensor on JAX.
-        return False if ops.is_tensor(training) or training else None
-
-    def _attention_dropout(self, training):
-        if not self.dropout or not training:
-            return None
-        return AttentionDropout(self.dropout, self.dropout_layer.seed_generator)
 
     def project_cache(self, value):
         """Returns the keys and values of a sequence, as a cache.
@@ -518,10 +438,7 @@ class RelativeMultiHeadAttention(AttentionBase):
         Raises:
             ValueError: if the layer is not built.
         """
-        _checks.built(self)
-        (value,) = self._cast(value)
-        parts = self.key_dense(value), self.value_dense(value)
-        return ops.stack(parts, axis=1) if self.value_dim == self.key_dim else parts
+        return attention_cache.project_cache(self, value)
 
     def attend_with_cache(
         self, query, value, cache, update_index=None, *, mask=None, query_offset=None, causal=False
@@ -567,78 +484,45 @@ class RelativeMultiHeadAttention(AttentionBase):
         >>> bool(np.allclose(output[:, 0], expected[:, 4], atol=1e-5))
         True
         """
-        _checks.built(self)
-        for name, x in (("query", query), ("value", value)):
-            backend.check_dense(x, f"`{name}`")
-        check_cache(self, "cache", cache, {"B": query.shape[0]})
-        causal = self._is_causal(causal)
-        needs_offset = causal or self.sliding_window is not None
-        if needs_offset and update_index is not None and query_offset is None:
-            raise ValueError(
-                "Expected `query_offset` with `update_index` and a causal mask or a sliding "
-                "window. Received: query_offset=None, which places the queries at the end of the "
-                "cache. In self-attention, pass query_offset=update_index."
-            )
-        fits = True
-        if update_index is not None:
-            cache, fits = self._write(value, cache, update_index)
-        keys, values = (cache[:, 0], cache[:, 1]) if hasattr(cache, "shape") else cache
-        outputs = self._attend_to_cached(
-            *self._cast(query, keys, values), mask, query_offset, causal=causal
-        )
-        return self._merge_heads(_nan_unless(fits, outputs), query), cache
+        pairs = _Pairs(mask, self._is_causal(causal), query_offset)
+        return attention_cache.attend_with_cache(self, query, value, cache, update_index, pairs)
 
-    def _write(self, value, cache, update_index):
-        """Returns (the cache with the keys and values of `value`, whether they fit into it)."""
-        index, advice = _checks.as_array(update_index), "All sequences have the same position."
-        _checks.check(index, "update_index", "", "int", advice=advice)
-        count, length = ops.shape(value)[1], cache_length(cache)
-        _check_slots(index, length, count)
-        if not _checks.is_integer(update_index):
-            update_index = as_positions(update_index, "update_index")
-        fits = (update_index >= 0) & (update_index <= length - count)
-        new = self.project_cache(value)
-        if hasattr(cache, "shape"):
-            new = ops.cast(new, cache.dtype)
-            return write_slice(cache, new, update_index, axis=2), fits
-        parts = zip(cache, new)
-        return tuple(
-            write_slice(x, ops.cast(y, x.dtype), update_index, axis=1) for x, y in parts
-        ), fits
-
-    def _attend_to_cached(self, query, keys, values, mask, query_offset, *, causal):
-        """Returns the outputs of all heads `[B, T, N, Hv]`.
+    def explain(self, length_q, length_k=None, *, training=False, causal=False, **options):
+        """Reports which implementation a call of this layer uses, and why not the others.
 
         Args:
-            query: `[B, T, D]`.
-            keys: `[B, S, N, H]`.
-            values: `[B, S, N, Hv]`.
-            mask: a mask, or None.
-            query_offset: key position of query 0, or None.
-            causal: whether keys after a query are masked.
-        """
-        is_one = query.shape[1] == 1
-        has_offset_per_entry = len(getattr(query_offset, "shape", ())) == 1
-        if has_offset_per_entry and self.flash_attention and not is_one:
-            raise ValueError(
-                "Expected one query for `query_offset` of shape [B] and `flash_attention=True`. "
-                f"Received: query shape {tuple(query.shape)}, query_offset shape "
-                f"{tuple(query_offset.shape)}. Pass one query or one offset for the batch, or set "
-                "`flash_attention=None`."
-            )
-        outputs, _ = self._apply_attention(
-            (self.query_dense(query), keys, values),
-            mask,
-            causal=causal,
-            query_offset=query_offset,
-            sliding_window=self.sliding_window,
-            **_ONE_QUERY if is_one else {},
-        )
-        return outputs
+            length_q: number of queries T. None: unknown.
+            length_k: number of keys S. Default: T.
+            training: whether the call is one of training. Default: False.
+            causal: as `use_causal_mask` of the call. Default: False.
+            **options: further options of `attention.explain`, such as `return_weights` for returned
+                scores, `ids_rank` for explicit positions, `backend`, `xla` and `device`. They
+                replace the settings of the layer.
 
-    def _cast(self, *tensors):
-        """Returns tensors in the compute dtype. Keras casts only the arguments of `call`."""
-        return [ops.cast(x, self.compute_dtype) for x in tensors]
+        Returns:
+            The `Explanation` of `attention.explain` for the tables, depths, dtype, dropout, window
+            and `flash_attention` of this layer.
+
+        Example:
+        >>> from t2t_relpos.layers import RelativeMultiHeadAttention
+        >>> layer = RelativeMultiHeadAttention(2, 64, max_relative_position=16, sliding_window=64)
+        >>> on_gpu = layer.explain(4096, training=True, backend="torch", device="gpu")
+        >>> on_gpu.chosen, on_gpu.skips_keys
+        ('scanned_blocks', True)
+        """
+        has_tables = self.use_key_table or self.use_value_table
+        settings = {
+            "max_relative_position": self.max_relative_position if has_tables else None,
+            "share_heads": self.share_heads or not has_tables,
+            "dtype": self.compute_dtype,
+            "key_dim": self.key_dim,
+            "value_dim": self.value_dim,
+            "causal": self._is_causal(causal),
+            "dropout": self.dropout if training else 0.0,
+            "sliding_window": self.sliding_window,
+            "rematerialize": self._rematerialize(training),
+        }
+        return explain(length_q, length_k, **settings | options)
 
     @classmethod
     def from_multi_head_attention(cls, layer, max_relative_position, **kwargs):
@@ -698,6 +582,22 @@ class RelativeMultiHeadAttention(AttentionBase):
         }
 
 
+def _check_attention_axes(attention_axes):
+    """Raises ValueError unless `attention_axes` is None or the sequence axis of `[B, T, D]`."""
+    if attention_axes not in (None, 1, (1,), [1], -2, (-2,), [-2]):
+        raise ValueError(
+            "Expected `attention_axes` to be None or 1, the sequence axis of "
+            "[batch, length, width]: relative positions have one axis. "
+            f"Received: attention_axes={attention_axes!r}"
+        )
+
+
+def _check_query_offset(query_offset):
+    """Raises ValueError unless the offset of a call is None, an int or an integer scalar tensor."""
+    advice = "Pass `query_positions` for positions per batch entry."
+    _checks.positions(query_offset, "query_offset", "", advice=advice)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Pairs:
     """The arguments of a call that concern pairs of a query and a key.
@@ -715,7 +615,7 @@ class _Pairs:
     attention_mask: Any
     causal: bool
     query_offset: Any
-    positions: tuple
+    positions: tuple = (None, None)
     query_mask: Any = None
     key_mask: Any = None
 
@@ -732,11 +632,9 @@ class _Pairs:
             batch_size: B, or None if unknown.
 
         Raises:
-            ValueError: if positions or the offset have an unsupported dtype or shape, or if both
-                query positions and an offset are given.
+            ValueError: if positions have an unsupported dtype or shape, or if both query positions
+                and an offset are given.
         """
-        advice = "Pass `query_positions` for positions per batch entry."
-        _checks.positions(self.query_offset, "query_offset", "", advice=advice)
         queries, keys = self.positions
         if queries is None and keys is None:
             return None
@@ -750,19 +648,6 @@ class _Pairs:
         if keys is None:
             keys = ops.arange(lengths[1], dtype="int32")
         return as_positions(queries, "query_positions"), as_positions(keys, "key_positions")
-
-
-# Options of `attend` for one query, whose attention takes memory linear in length anyway.
-_ONE_QUERY = {"return_weights": True, "rematerialize": None}
-
-
-def _unpack_heads(x, packing):
-    """Returns heads `[B, T, N, H]` of the tokens `[1, P, N, H]` of a packing, or `x` without it."""
-    if packing is None:
-        return x
-    rows, tokens, heads, depth = ops.shape(x)
-    x = ops.reshape(x, (rows, tokens, heads * depth))
-    return swap_heads(packing.split_heads(x, heads))
 
 
 def _keras_mask(mask, query_mask, key_mask):
@@ -786,65 +671,6 @@ def _keras_mask(mask, query_mask, key_mask):
     if len(combined.shape) == 2:
         return ops.expand_dims(combined, 0)
     return ops.squeeze(combined, 1) if combined.shape[1] == 1 else combined
-
-
-def _nan_unless(fits, outputs):
-    """Returns `outputs`, or NaN where `fits` is False: a compiled graph can't raise an error."""
-    return outputs if fits is True else outputs * one_or_nan(fits, outputs.dtype)
-
-
-def cache_length(cache):
-    """Returns the number of positions of a cache, an int or a scalar tensor."""
-    return ops.shape(cache)[2] if hasattr(cache, "shape") else ops.shape(cache[0])[1]
-
-
-def check_cache(layer, name, cache, sizes):
-    """Raises ValueError if a cache does not have the layout of a layer.
-
-    Args:
-        layer: a `RelativeMultiHeadAttention`.
-        name: name of the argument.
-        cache: the cache, `[B, 2, S, N, H]`, or a pair if `value_dim` differs from `key_dim`.
-        sizes: dict of B and S, where they are known.
-    """
-    sizes = sizes | {"N": layer.num_heads, "H": layer.key_dim, "Hv": layer.value_dim}
-    if layer.value_dim == layer.key_dim:
-        _checks.check(cache, name, "B 2 S N H", "float", sizes, required=True)
-        return
-    if not isinstance(cache, (tuple, list)) or len(cache) != 2:
-        received = "one array" if hasattr(cache, "shape") else type(cache).__name__
-        raise ValueError(
-            f"Expected `{name}` to be a pair of keys [B, S, N, H] and values [B, S, N, Hv], "
-            f"because `value_dim` differs from `key_dim`. Received: {received}, "
-            f"value_dim={layer.value_dim}, key_dim={layer.key_dim}."
-        )
-    for number, spec in enumerate(("B S N H", "B S N Hv")):
-        part = f"{name}[{number}]"
-        sizes |= _checks.check(cache[number], part, spec, "float", sizes, required=True)
-
-
-def _check_slots(position, length, count=1):
-    """Raises ValueError if positions are known to be outside a cache of known length.
-
-    Args:
-        position: the first position of each batch entry, or of all.
-        length: length of the cache.
-        count: number of consecutive positions.
-    """
-    if isinstance(length, int) and isinstance(count, int) and count:
-        name = "positions" if count == 1 else f"the first of {count} positions"
-        advice = f"The cache has length {length}. Create a longer one, or write fewer positions."
-        _checks.in_range(position, name, 0, length - count + 1, advice)
-
-
-def _check_attention_axes(attention_axes):
-    """Raises ValueError unless `attention_axes` is None or the sequence axis of `[B, T, D]`."""
-    if attention_axes not in (None, 1, (1,), [1], -2, (-2,), [-2]):
-        raise ValueError(
-            "Expected `attention_axes` to be None or 1, the sequence axis of "
-            "[batch, length, width]: relative positions have one axis. "
-            f"Received: attention_axes={attention_axes!r}"
-        )
 
 
 def _check_keras_attention(layer):

@@ -4,8 +4,8 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
+from t2t_relpos.layers.attention_cache import cache_length, check_cache
 from t2t_relpos.layers.layer_mixin import traced_output_spec
-from t2t_relpos.layers.relative_multi_head_attention import cache_length, check_cache
 from t2t_relpos.layers.transformer_block import TransformerBlock, block_mask, call_attention
 
 

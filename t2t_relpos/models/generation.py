@@ -14,10 +14,8 @@ from t2t_relpos.backend import compile_function, largest
 from t2t_relpos.backend.keras_private import sublayers
 from t2t_relpos.decoding.constraints import checked_stop_ids
 from t2t_relpos.decoding.samplers import SAMPLERS, BeamSampler, copy_settings, get_sampler
-from t2t_relpos.layers.relative_multi_head_attention import (
-    RelativeMultiHeadAttention,
-    cache_length,
-)
+from t2t_relpos.layers.attention_cache import cache_length
+from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
 
 
 class GenerationMixin:
