@@ -19,6 +19,7 @@ from t2t_relpos.attention.relative_ids import as_positions, relative_ids
 from t2t_relpos.backend import as_tensor, as_tensors
 
 
+@backend.on_device_of_query
 def attend(
     query,
     key,

@@ -28,6 +28,14 @@ def device():
     return "cpu"
 
 
+def on_device_of_query(function):
+    """Returns a function that computes on the device of its first argument.
+
+    On PyTorch, Keras otherwise moves all tensors to its default device.
+    """
+    return function
+
+
 def is_compiled_by_xla():
     """Returns whether TensorFlow is tracing a graph for XLA."""
     return False

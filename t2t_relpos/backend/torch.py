@@ -1,5 +1,8 @@
 """The functions of `t2t_relpos.backend` that differ on PyTorch."""
 
+import contextlib
+import functools
+
 import keras
 import torch
 from keras import ops
@@ -27,6 +30,7 @@ __all__ = [
     "is_transformed",
     "largest",
     "layer_normalization",
+    "on_device_of_query",
     "segment_sum",
     "top_k",
     "track_variables",
@@ -39,6 +43,30 @@ HAS_XLA = False
 def device():
     # Keras puts tensors on an accelerator if there is one. Shape inference uses the device "meta".
     return "cpu" if str(get_device()).partition(":")[0] in ("cpu", "meta") else "gpu"
+
+
+def on_device_of_query(function):
+    @functools.wraps(function)
+    def run(query, *args, **kwargs):
+        with _device_scope(query):
+            return function(query, *args, **kwargs)
+
+    return run
+
+
+def _device_scope(x):
+    """Returns a context in which Keras puts new tensors on the device of `x`."""
+    if not isinstance(x, torch.Tensor) or _is_default(x.device):
+        return contextlib.nullcontext()
+    return keras.device(str(x.device))
+
+
+def _is_default(device):
+    """Returns whether Keras puts new tensors on a device."""
+    default = torch.device(get_device())
+    if default.type == "cuda" and default.index is None:
+        default = torch.device("cuda", torch.cuda.current_device())
+    return device == default
 
 
 def is_portable():
@@ -74,10 +102,11 @@ def custom_gradient(forward, backward, plain, tensors):
 
         def gradient(*args, upstream):  # Keras passes the arguments again.
             of_call = dict(zip(tensors, args))
-            if _needs_recorded_gradient(args, upstream):
-                gradients = _recorded_gradients(plain, of_call, upstream)
-            else:
-                gradients = backward(of_call, saved, upstream)
+            with _device_scope(upstream):
+                if _needs_recorded_gradient(args, upstream):
+                    gradients = _recorded_gradients(plain, of_call, upstream)
+                else:
+                    gradients = backward(of_call, saved, upstream)
             return tuple(gradients.get(name) for name in tensors)
 
         return outputs, gradient

@@ -11,7 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
-from t2t_relpos import CausalLM, Transformer, _checks, backend
+from t2t_relpos import CausalLM, Transformer, backend
 from t2t_relpos.attention import attend, dispatch
 from t2t_relpos.layers import RelationMultiHeadAttention, RelativeMultiHeadAttention
 from t2t_relpos.models.config import TransformerConfig
@@ -23,7 +23,7 @@ READS = "item", "cpu", "numpy", "tolist", "__bool__", "__int__", "__float__", "_
 @pytest.fixture
 def reads(monkeypatch):
     """Returns a list of the methods that read values. CPU tensors count as those of a GPU."""
-    monkeypatch.setattr(_checks, "_can_be_read", lambda values: not ops.is_tensor(values))
+    monkeypatch.setattr(backend, "can_be_read", lambda values: not ops.is_tensor(values))
     names = []
 
     def counted(name, method):
@@ -112,6 +112,40 @@ def test_attention_creates_tensors_on_explicit_devices(implementation, rng):
             computed += 1
     is_of_tensorflow = implementation in ("full_matrix", "saved_blocks", "rematerialized_blocks")
     assert (computed == 0) == is_of_tensorflow
+
+
+@pytest.mark.parametrize("length", [20, 300])
+def test_attend_computes_on_the_device_of_the_query(length, rng):
+    arrays = [rng.normal(size=(2, 3, length, 8)) for _ in range(3)]
+    arrays += [rng.normal(size=(5, 8)) for _ in range(2)]
+    mask = torch.arange(length) < length - 3
+
+    def results():
+        tensors = [torch.tensor(x, dtype=torch.float32, requires_grad=True) for x in arrays]
+        outputs, _ = attend(*tensors, key_mask=mask.expand(2, -1), return_weights=False)
+        return outputs, *torch.autograd.grad(outputs.square().sum(), tensors)
+
+    expected = results()
+    with keras.device("meta"):
+        found = results()
+    for one, other in zip(found, expected):
+        assert one.device.type == "cpu"
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_attend_computes_on_the_other_device(device, rng):
+    if not torch.cuda.is_available():
+        pytest.skip("requires a GPU")
+    x = torch.tensor(rng.normal(size=(2, 3, 300, 8)), dtype=torch.float32)
+    table = torch.tensor(rng.normal(size=(5, 8)), dtype=torch.float32)
+    expected, _ = attend(x, x, x, table, table, return_weights=False)
+    with keras.device("cuda" if device == "cpu" else "cpu"):
+        x, table = x.to(device), table.to(device)
+        found, _ = attend(x, x, x, table, table, return_weights=False)
+    assert found.device.type == device
+    torch.testing.assert_close(found.cpu(), expected.cpu(), rtol=1e-2, atol=1e-2)
 
 
 def test_values_on_the_host_are_checked(rng):
