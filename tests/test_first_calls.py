@@ -17,7 +17,7 @@ import keras
 import numpy as np
 import pytest
 from comparisons import assert_all_close
-from critical_lengths import ATTENTION_LENGTHS, SEARCH_LENGTHS
+from critical_lengths import SEARCH_LENGTHS, attention_lengths
 from keras import ops
 from subprocesses import environment, python_command
 
@@ -723,7 +723,7 @@ def changes():
     """Yields (causal, length) where this backend chooses another implementation than before."""
     for causal in (False, True):
         chosen = functools.partial(implementation, causal=causal)
-        for length in ATTENTION_LENGTHS:
+        for length in attention_lengths():
             if chosen(length - 1) != chosen(length):
                 yield causal, length
 

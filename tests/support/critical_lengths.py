@@ -1,25 +1,23 @@
-"""Lengths at which searches and attention change how they compute, on any backend and device."""
+"""Lengths at which searches and attention change how they compute, for tests to share."""
 
-from t2t_relpos.attention import dispatch
+import functools
 
-# A compiled beam search is a chain of loops, with larger caches after 16, 32, 64, … steps. The
-# shortest outputs with 3, 4 and 5 loops:
-SEARCH_LENGTHS = (33, 65, 129)
+from t2t_relpos.attention import explain
+from t2t_relpos.decoding.beam_search import FIRST_STEPS
 
-# The shortest sequences for which `attend` chooses another implementation.
-ATTENTION_LENGTHS = sorted(
-    {
-        dispatch.SHORTEST_FULL_MATRIX_CAUSAL,
-        dispatch.SHORTEST_FULL_MATRIX,
-        dispatch.LONGEST_ROWS_JAX_CPU + 1,
-        dispatch.LONGEST_ROWS + 1,
-        dispatch.LONGEST_ROWS_GPU + 1,
-        dispatch.LONGEST_ROWS_TORCH_CPU_CAUSAL + 1,
-        dispatch.LONGEST_ROWS_TORCH_CPU + 1,
-        dispatch.LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL + 1,
-        dispatch.LONGEST_ROWS_TENSORFLOW_CPU + 1,
-        dispatch.LONGEST_ROWS_WITHOUT_BLOCKS + 1,
-    }
-)
+# A compiled beam search starts its third, fourth and fifth loop at these ids: 33, 65 and 129.
+SEARCH_LENGTHS = tuple(2**n * FIRST_STEPS + 1 for n in (1, 2, 3))
 
-CRITICAL_LENGTHS = sorted({*SEARCH_LENGTHS, *ATTENTION_LENGTHS})
+
+@functools.cache
+def attention_lengths(longest=1100, **options):
+    """Returns the lengths before and after each change of `attend`'s implementation.
+
+    Args:
+        longest: the largest length.
+        **options: options of `explain`, such as `causal`. Default: a call on the current backend.
+    """
+    chosen = [explain(length, **options).chosen for length in range(1, longest + 1)]
+    pairs = zip(range(1, longest), chosen, chosen[1:])
+    changes = [length for length, before, after in pairs if before != after]
+    return sorted({length for change in changes for length in (change, change + 1)})
