@@ -126,3 +126,36 @@ class DistanceCounts(NamedTuple):
         right = clip_size(highest - distances.right, 0, total)
         first = clip_size(lowest + distances.left, 0, distances.num_ids)
         return cls(left, first, first + (total - left - right), right, start)
+
+
+def extend_table(table, distances, extended):
+    """Repeats the end rows of a table. The result is equivalent.
+
+    Args:
+        table: `[.., R, H]`.
+        distances: the `Distances` of the table.
+        extended: those of the result. Rows that it has no distances for remain.
+    """
+    left, right = (max(new - old, 0) for new, old in zip(extended, distances))
+    if not (left or right):
+        return table
+    first, last = table[..., :1, :], table[..., -1:, :]
+    return ops.concatenate([*left * [first], table, *right * [last]], axis=-2)
+
+
+def difference_rows(table, distances, *, causal):
+    """Returns (rows minus the reference row `[.., L, H]`, reference row `[.., 1, H]`).
+
+    The reference row is the rightmost row, or the leftmost one if causal. The difference rows have
+    the order of the table, from left to right.
+
+    Args:
+        table: `[R, H]` or `[N, R, H]`.
+        distances: the `Distances` of the table, at least 1.
+        causal: whether keys after a query are masked. Their rows are left out.
+    """
+    if causal:
+        reference, others = table[..., :1, :], table[..., 1 : distances.left + 1, :]
+    else:
+        reference, others = table[..., -1:, :], table[..., :-1, :]
+    return others - reference, reference

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from t2t_relpos.attention.band import Distances
+from t2t_relpos.attention.band import Distances, difference_rows, extend_table
 from t2t_relpos.attention.blocks import (
     Block,
     key_tensors,
@@ -34,7 +34,6 @@ from t2t_relpos.attention.blocks import (
     transpose,
 )
 from t2t_relpos.attention.gather import matmul_table
-from t2t_relpos.attention.relative_ids import difference_rows, extend_table
 from t2t_relpos.backend import accumulation_dtype, custom_gradient
 
 

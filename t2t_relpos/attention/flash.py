@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from t2t_relpos.attention import blockwise
-from t2t_relpos.attention.band import Distances
+from t2t_relpos.attention.band import Distances, extend_table
 from t2t_relpos.attention.blocks import matmul, softmax, transpose
 from t2t_relpos.attention.blockwise import (
     DIFFERENTIABLE,
@@ -47,7 +47,6 @@ from t2t_relpos.attention.blockwise import (
     matmul_rows,
     products_with_rows,
 )
-from t2t_relpos.attention.relative_ids import extend_table
 from t2t_relpos.backend import (
     MASKED_SCORE,
     accumulation_dtype,

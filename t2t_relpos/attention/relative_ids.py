@@ -1,4 +1,4 @@
-"""Positions, relative ids (the table row of each query and key), and the rows of tables.
+"""Positions, and relative ids: the table row of each query and key.
 
 Positions are int32. Differences of two positions may not fit into int32. Positions are therefore
 compared with the ends of a range around the query, and never subtracted from each other.
@@ -133,36 +133,3 @@ def relative_ids_from_positions(query_positions, key_positions, max_relative_pos
         distances = Distances.of(_checks.max_relative_position(max_relative_position))
     lowest, highest = range_around(queries, *distances)
     return ops.minimum(ops.maximum(keys, lowest), highest) - (queries - distances.left)
-
-
-def extend_table(table, distances, extended):
-    """Repeats the end rows of a table. The result is equivalent.
-
-    Args:
-        table: `[.., R, H]`.
-        distances: the `Distances` of the table.
-        extended: those of the result. Rows that it has no distances for remain.
-    """
-    left, right = (max(new - old, 0) for new, old in zip(extended, distances))
-    if not (left or right):
-        return table
-    first, last = table[..., :1, :], table[..., -1:, :]
-    return ops.concatenate([*left * [first], table, *right * [last]], axis=-2)
-
-
-def difference_rows(table, distances, *, causal):
-    """Returns (rows minus the reference row `[.., L, H]`, reference row `[.., 1, H]`).
-
-    The reference row is the rightmost row, or the leftmost one if causal. The difference rows have
-    the order of the table, from left to right.
-
-    Args:
-        table: `[R, H]` or `[N, R, H]`.
-        distances: the `Distances` of the table, at least 1.
-        causal: whether keys after a query are masked. Their rows are left out.
-    """
-    if causal:
-        reference, others = table[..., :1, :], table[..., 1 : distances.left + 1, :]
-    else:
-        reference, others = table[..., -1:, :], table[..., :-1, :]
-    return others - reference, reference

@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from t2t_relpos.attention.band import Distances
-from t2t_relpos.attention.relative_ids import difference_rows
+from t2t_relpos.attention.band import Distances, difference_rows
 from t2t_relpos.backend import accumulation_dtype
 
 

@@ -22,11 +22,10 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from t2t_relpos.attention.band import Distances
+from t2t_relpos.attention.band import Distances, extend_table
 from t2t_relpos.attention.blocks import all_queries_have_keys
 from t2t_relpos.attention.blockwise import DIFFERENTIABLE
 from t2t_relpos.attention.masks import key_padding_mask
-from t2t_relpos.attention.relative_ids import extend_table
 from t2t_relpos.attention.tensorflow.diagonals import (
     Band,
     BandShape,
