@@ -24,7 +24,8 @@ CORE_TESTS := tests/backend tests/test_backends.py tests/test_first_calls.py \
   tests/models/test_generation_inputs.py \
   tests/attention/test_recorded.py tests/layers/test_packing.py tests/layers/test_export.py \
   tests/layers/test_compile_matrix.py \
-  tests/layers/test_torch_synchronization.py tests/examples/test_jax_translation.py
+  tests/layers/test_torch_synchronization.py tests/layers/test_transforms.py \
+  tests/examples/test_jax_translation.py
 QUICKSTART := runs/quickstart
 # One process more than cores, because some tests wait; at most 4, since each needs a few GB.
 WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); \

@@ -241,6 +241,7 @@ class LearnedPositionEmbedding(_PositionEncoding):
     def _check_range(self, shape, start, positions):
         """Raises ValueError if positions are known to be outside of the table."""
         if positions is not None:
+            _checks.integers(_checks.as_array(positions), "`positions`")
             advice = "Raise `max_length`, or use relative positions, which have no limit."
             _checks.in_range(positions, "positions", 0, self.max_length, advice)
             return

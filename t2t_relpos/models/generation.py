@@ -102,7 +102,7 @@ class GenerationMixin:
             ends = (1,) if stop_token_ids is None else stop_token_ids
             _check_prompts(source, max_length, ends)
         uniform = sampler.random_numbers(batch, max_length)
-        inputs = SearchInputs(source, max_length, uniform)
+        inputs = SearchInputs(source.astype("int32"), max_length, uniform)
         if jit_compile:
             inputs = inputs.padded(extra_length, self.config.num_positions)
         # XLA compiles a search for each size of its inputs.
@@ -472,13 +472,19 @@ def _as_ids(source):
     if isinstance(source, dict):
         raise ValueError(f"{expected}. Received: a dict. Pass the ids of the source only.")
     try:
-        source = np.asarray(ops.convert_to_numpy(ops.convert_to_tensor(source)))
+        if not isinstance(source, np.ndarray):  # PyTorch has no tensors of every dtype of NumPy.
+            source = np.asarray(ops.convert_to_numpy(ops.convert_to_tensor(source)))
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{expected}, padded with 0. Received: a {type(source).__name__} that can't be "
             "converted to a tensor, for example because its rows have different lengths. Pad them "
             "with keras.utils.pad_sequences(source, padding='post')."
         ) from error
+    if source.dtype.kind in "OSU":  # Keras has no such dtypes.
+        raise ValueError(
+            f"{expected}, padded with 0. Received: dtype {source.dtype}. Tokenize texts, and pad "
+            "rows with keras.utils.pad_sequences(source, padding='post')."
+        )
     if source.ndim != 2:
         raise ValueError(f"{expected}. Received: shape {source.shape}.")
     return source

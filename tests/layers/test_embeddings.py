@@ -80,6 +80,7 @@ def test_explicit_positions(make):
     [
         ({"positions": np.arange(2)}, r"Expected `positions` of shape \[T\] = \[3\] or \[B, T\]"),
         ({"positions": np.arange(3.0)}, "`positions` of an integer dtype. Received: dtype float"),
+        ({"positions": np.arange(3) * 1j}, "`positions` of an integer dtype. Received: dtype comp"),
         ({"positions": np.arange(3), "start": 1}, "either `start` or `positions`. Received: both"),
         ({"start": 1.5}, "Expected `start` of an integer dtype. Received: dtype float"),
         (

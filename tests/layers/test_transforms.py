@@ -1,8 +1,10 @@
 """Transforms of each backend: vectorized calls, derivatives, and traced or compiled code.
 
 Each is compared with plain calls and gradients. Keras's own layer is one of the layers.
-`docs/guides/transforms.md` has the transforms that neither this nor Keras's layers support.
+`docs/guides/from_keras.md` lists what these layers or Keras's can't do.
 """
+
+import os
 
 import keras
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from keras import ops
 from layer_cases import CASES, HEADS, LayerCase, random_inputs
 from small_transformers import small_config
+from subprocesses import ROOT, environment, run_python
 
 from t2t_relpos import CausalLM, Transformer
 from t2t_relpos.attention import portable
@@ -37,7 +40,18 @@ LAYERS = {
 LENGTHS = [(name, length) for name in LAYERS for length in (20, 300)]
 # Other implementations than at these lengths.
 LENGTHS += [("relative_flash", 6), ("relative_causal", 150), ("relative", 200)]
-each_layer = pytest.mark.parametrize(("name", "length"), LENGTHS)
+# The other lengths are slow tests.
+FAST = {
+    "tensorflow": [("relative", 20)],
+    "jax": [("relative", 20), ("relative", 300), ("relations", 20), ("transformer", 20)],
+    "torch": [each for each in LENGTHS if each[1] <= 20]
+    + [(name, 300) for name in ("relative", "relative_per_head", "relative_window", "v2")]
+    + [("relative_causal", 150), ("language_model", 300)],
+}[BACKEND]
+each_layer = pytest.mark.parametrize(
+    ("name", "length"),
+    [each if each in FAST else pytest.param(*each, marks=pytest.mark.slow) for each in LENGTHS],
+)
 
 
 class Example:
@@ -61,9 +75,8 @@ class Example:
         for weight in self.layer.trainable_variables:
             noise = 0.3 * rng.normal(size=weight.shape).astype("float32")
             weight.assign(ops.convert_to_numpy(weight) + noise)
-        weights = [ops.convert_to_tensor(x) for x in self.layer.trainable_variables]
-        if BACKEND == "torch":
-            weights = [x.detach() for x in weights]
+        values = map(ops.convert_to_numpy, self.layer.trainable_variables)
+        weights = [ops.convert_to_tensor(x) for x in values]
         self.inputs = inputs
         floats = {key: x for key, x in inputs.items() if arrays[key].dtype == "float32"}
         self.others = {key: x for key, x in inputs.items() if key not in floats}
@@ -284,3 +297,86 @@ if BACKEND == "jax":
                 out_specs=by_batch,
             )(weights, inputs),
         }
+
+
+if BACKEND == "tensorflow":
+    import tensorflow as tf
+
+    # Multiplications of `tf.vectorized_map` and of `jacobian`, also those of Keras's layers, corrupt
+    # memory with oneDNN in TensorFlow 2.21 (tensorflow/tensorflow#117700).
+    HAS_ONEDNN = os.environ.get("TF_ENABLE_ONEDNN_OPTS") != "0"
+    without_onednn = pytest.mark.skipif(HAS_ONEDNN, reason="requires TF_ENABLE_ONEDNN_OPTS=0")
+
+    def plain_gradients(function, *arguments):
+        """Returns the gradients of tensors, zeros where there are none."""
+        with tf.GradientTape() as tape:
+            tape.watch(arguments)
+            result = function(*arguments)
+        return tape.gradient(result, arguments, unconnected_gradients="zero")
+
+    def loss_of_flat(example):
+        """Returns (the loss as a function of tensors, the tensors)."""
+        structure = example.arguments
+        loss = lambda *flat: example.loss(*keras.tree.pack_sequence_as(structure, flat))
+        return loss, keras.tree.flatten(structure)
+
+    @each_layer
+    def test_tensorflow_recompute_grad(example):
+        loss, arguments = loss_of_flat(example)
+        found = plain_gradients(tf.recompute_grad(loss), *arguments)
+        assert_close(found, plain_gradients(loss, *arguments))
+
+    @each_layer
+    def test_tensorflow_forward_accumulator(example):
+        loss, arguments = loss_of_flat(example)
+        tangents = [tf.ones_like(x) for x in arguments]
+        with tf.autodiff.ForwardAccumulator(arguments, tangents) as accumulator:
+            result = loss(*arguments)
+        expected = sum_of_products(plain_gradients(loss, *arguments), tangents)
+        np.testing.assert_allclose(accumulator.jvp(result), expected, rtol=1e-3)
+
+    @without_onednn
+    @each_layer
+    def test_tensorflow_jacobian(example):
+        weights, _ = example.arguments
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(weights)
+            outputs = tf.reduce_sum(example.outputs(weights, example.inputs)[0], axis=0)[:2]
+            entries = tf.unstack(outputs)
+        found = tape.jacobian(outputs, weights, unconnected_gradients="zero")
+        for number, entry in enumerate(entries):
+            expected = tape.gradient(entry, weights, unconnected_gradients="zero")
+            assert_close([x[number] for x in found], expected)
+
+    @without_onednn
+    @each_layer
+    def test_tensorflow_vectorized_map(example):
+        skip_without_batch_axis(example)
+        weights, _ = example.arguments
+        found = tf.vectorized_map(lambda x: example.outputs_of_entry(weights, x), example.inputs)
+        assert_close(found, example.outputs(weights, example.inputs))
+
+    @without_onednn
+    @each_layer
+    def test_tensorflow_gradients_of_entries(example):
+        weights, _ = example.arguments
+
+        def gradients(inputs):
+            loss = lambda *weights: example.loss_of_entry(weights, inputs, {})
+            return plain_gradients(loss, *weights)
+
+        found = tf.vectorized_map(gradients, example.inputs)
+        for number in range(2):
+            expected = gradients({key: x[number] for key, x in example.inputs.items()})
+            assert_close([x[number] for x in found], expected)
+
+    @pytest.mark.slow
+    @pytest.mark.skipif(not HAS_ONEDNN, reason="runs the other tests")
+    def test_tensorflow_transforms_without_onednn():
+        names = "relative-20 or relative_causal-150 or relative_flash-300 or encoder-20"
+        run_python(
+            *("-m", "pytest", "-q", "-m", "slow or not slow", __file__),
+            *("-k", f"({names}) and (jacobian or map or entries)"),
+            env=environment(TF_ENABLE_ONEDNN_OPTS="0"),
+            cwd=ROOT,
+        )

@@ -265,6 +265,8 @@ PROMPTS = r"padding \(0\) at their end only, and nothing .* after id 1.* Receive
     [
         ({"source": SOURCE[0]}, r"of shape \[batch, length\]. Received: shape \(9,\)."),
         ({"source": SOURCE * 1.0}, "Expected token ids of an integer dtype. Received: dtype float"),
+        ({"source": SOURCE.astype(str)}, r"int ids .* Received: dtype <U"),
+        ({"source": SOURCE.astype(object)}, r"int ids .* Received: dtype object. Tokenize texts"),
         ({"source": SOURCE + 9}, r"Expected token ids in \[0, 11\).*Received: values from 9 to 18"),
         ({"max_length": 0}, "to be a positive integer. Received: max_length=0"),
         ({"max_length": 3}, "at least 9, because .* the 9 ids of `source`. Received: 3"),
@@ -302,6 +304,14 @@ PROMPTS = r"padding \(0\) at their end only, and nothing .* after id 1.* Receive
 def test_generate_rejects_invalid_arguments(language_model, arguments, message):
     with pytest.raises(ValueError, match=message):
         language_model.generate(**{"source": SOURCE} | arguments)
+
+
+def test_ids_may_have_any_integer_dtype(language_model):
+    prompts = np.array([[5, 7, 9], [3, 2, 4]])
+    expected = language_model.generate(prompts, "greedy", max_length=5)
+    for dtype in ("int8", "uint8", "uint16", "uint32", "uint64"):
+        found = language_model.generate(prompts.astype(dtype), "greedy", max_length=5)
+        np.testing.assert_array_equal(found, expected, err_msg=dtype)
 
 
 def test_generate_rejects_jit_compile_on_torch(model):
