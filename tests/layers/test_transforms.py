@@ -302,8 +302,8 @@ if BACKEND == "jax":
 if BACKEND == "tensorflow":
     import tensorflow as tf
 
-    # Multiplications of `tf.vectorized_map` and of `jacobian`, also those of Keras's layers, corrupt
-    # memory with oneDNN in TensorFlow 2.21 (tensorflow/tensorflow#117700).
+    # Multiplications of `tf.vectorized_map` and of `jacobian`, also those of Keras's layers,
+    # corrupt memory with oneDNN in TensorFlow 2.21 (tensorflow/tensorflow#117700).
     HAS_ONEDNN = os.environ.get("TF_ENABLE_ONEDNN_OPTS") != "0"
     without_onednn = pytest.mark.skipif(HAS_ONEDNN, reason="requires TF_ENABLE_ONEDNN_OPTS=0")
 
