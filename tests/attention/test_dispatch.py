@@ -126,7 +126,7 @@ def test_explanation_names_the_failed_condition():
     assert str(explanation).splitlines()[0] == "rows: chosen"
     assert explanation.reasons["without_tables"] == "requires no relative tables"
     assert explanation.reasons["full_matrix"].startswith(
-        "requires 96 to 1024 positions (causal: 40"
+        "requires 96 (causal: 40) to 1024 (causal: 256) on TensorFlow without XLA on a CPU"
     )
     assert explanation.reasons["band"] == "after the chosen row"
     on_jax = explain(64, **JAX)

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from keras import ops
 
+from t2t_relpos.backend import top_k
 from t2t_relpos.decoding.beam_search import best_candidates
-from t2t_relpos.decoding.state_rows import top_k
 
 BATCH, BEAMS = 5, 3
 ALL_ACTIVE = np.ones((BATCH, BEAMS), bool)
