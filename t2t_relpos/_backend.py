@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import functools
 
 import keras
 from keras import ops
@@ -94,7 +95,40 @@ def custom_gradient(function, *tensors):
     """
     if is_transformed_by_torch():
         return function(*tensors)[0]
+    if keras.backend.backend() == "jax":
+        tensors = _vary_over_same_axes(tensors)
     return ops.custom_gradient(function)(*tensors)
+
+
+def _vary_over_same_axes(tensors):
+    """Returns tensors of JAX that vary over the same axes of a mesh.
+
+    In `jax.shard_map`, the types of gradients and of the state of a loop contain these axes.
+    """
+    import jax
+
+    axes = [_varying_axes(jax.typeof(x)) for x in tensors]
+    missing = [tuple(frozenset().union(*axes) - own) for own in axes]
+    if hasattr(jax.lax, "pcast"):
+        vary = functools.partial(jax.lax.pcast, to="varying")
+    else:  # before JAX 0.8
+        vary = jax.lax.pvary
+    return [vary(x, names) if names else x for x, names in zip(tensors, missing)]
+
+
+def _varying_axes(kind):
+    """Returns the axes of a mesh over which a tensor of a JAX type varies."""
+    if hasattr(kind, "manual_axis_type"):  # since JAX 0.10
+        return kind.manual_axis_type.varying
+    return kind.vma
+
+
+def zeros_like_results(shape, dtype, tensor):
+    """Returns zeros as the first state of a loop over results that depend on a tensor."""
+    zeros = ops.zeros(shape, dtype=dtype)
+    if keras.backend.backend() == "jax":
+        return _vary_over_same_axes([zeros, tensor])[0]
+    return zeros
 
 
 def needs_torch_gradient(tensors, d_outputs):

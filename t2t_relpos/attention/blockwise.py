@@ -27,6 +27,7 @@ from t2t_relpos._backend import (
     custom_gradient,
     needs_torch_gradient,
     torch_gradients,
+    zeros_like_results,
 )
 from t2t_relpos.attention.blocks import (
     Block,
@@ -253,7 +254,7 @@ def _backward_segment(call, segment, by_id, of_outputs, weights):
     if not segment.is_single:
         dtype = accumulation_dtype(call.query.dtype)
         keys = {name: by_key[name] for name in ("key", "value")}
-        sums_by_key = {name: ops.zeros(ops.shape(x), dtype=dtype) for name, x in keys.items()}
+        sums_by_key = {n: zeros_like_results(ops.shape(x), dtype, x) for n, x in keys.items()}
     return segment.run(compute, _buffers(call, segment, depths), sums_by_key)
 
 
@@ -289,7 +290,10 @@ def _buffers(call, segment, depths):
     batch, heads = ops.shape(call.query)[:2]
     shape = batch, heads, segment.count * segment.block
     dtype = accumulation_dtype(call.query.dtype)
-    return {name: ops.zeros((*shape, depth), dtype=dtype) for name, depth in depths.items()}
+    return {
+        name: zeros_like_results((*shape, depth), dtype, call.query)
+        for name, depth in depths.items()
+    }
 
 
 def _join_segments(results):
