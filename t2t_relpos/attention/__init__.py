@@ -20,7 +20,7 @@ from t2t_relpos.attention.relative_ids import (
     relative_ids,
     relative_ids_from_positions,
 )
-from t2t_relpos.backend import portable
+from t2t_relpos.backend.keras_ops import portable
 
 __all__ = [
     "attend",

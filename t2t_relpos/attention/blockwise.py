@@ -34,7 +34,7 @@ from t2t_relpos.attention.blocks import (
     transpose,
 )
 from t2t_relpos.attention.gather import matmul_table
-from t2t_relpos.backend import accumulation_dtype, custom_gradient
+from t2t_relpos.backend import accumulation_dtype, custom_gradient, zeros_like_results
 
 
 def attend(call, sizes, *, unrolled):
@@ -231,7 +231,7 @@ def _backward_segment(call, segment, by_id, of_outputs, weights):
     if not segment.is_single:
         dtype = accumulation_dtype(call.query.dtype)
         keys = {name: by_key[name] for name in ("key", "value")}
-        sums_by_key = {name: ops.zeros(ops.shape(x), dtype=dtype) for name, x in keys.items()}
+        sums_by_key = {n: zeros_like_results(ops.shape(x), dtype, x) for n, x in keys.items()}
     return segment.run(compute, _buffers(call, segment, depths), sums_by_key)
 
 
@@ -267,7 +267,10 @@ def _buffers(call, segment, depths):
     batch, heads = ops.shape(call.query)[:2]
     shape = batch, heads, segment.count * segment.block
     dtype = accumulation_dtype(call.query.dtype)
-    return {name: ops.zeros((*shape, depth), dtype=dtype) for name, depth in depths.items()}
+    return {
+        name: zeros_like_results((*shape, depth), dtype, call.query)
+        for name, depth in depths.items()
+    }
 
 
 def _join_segments(results):

@@ -1,5 +1,7 @@
 """The functions of `t2t_relpos.backend` that differ on JAX."""
 
+import functools
+
 import jax
 import keras
 from keras import ops
@@ -16,11 +18,13 @@ __all__ = [
     "check_exported_lengths",
     "clip_size",
     "compile_function",
+    "custom_gradient",
     "device",
     "flash_kernel",
     "is_compiled",
     "start_indices",
     "write_slice",
+    "zeros_like_results",
 ]
 
 # JAX has no int64 by default.
@@ -63,6 +67,37 @@ def compile_function(model, function, *, jit_compile):
             return function(*arguments)
 
     return lambda *arguments: compiled([v.value for v in model.variables], *arguments)
+
+
+def custom_gradient(forward, backward, plain, tensors):
+    varying = dict(zip(tensors, _vary_over_same_axes(list(tensors.values()))))
+    return keras_ops.custom_gradient(forward, backward, plain, varying)
+
+
+def zeros_like_results(shape, dtype, tensor):
+    zeros = keras_ops.zeros_like_results(shape, dtype, tensor)
+    return _vary_over_same_axes([zeros, tensor])[0]
+
+
+def _vary_over_same_axes(tensors):
+    """Returns tensors that vary over the same axes of a mesh.
+
+    In `jax.shard_map`, the types of gradients and of the state of a loop contain these axes.
+    """
+    axes = [_varying_axes(jax.typeof(x)) for x in tensors]
+    missing = [tuple(frozenset().union(*axes) - own) for own in axes]
+    if hasattr(jax.lax, "pcast"):
+        vary = functools.partial(jax.lax.pcast, to="varying")
+    else:  # before JAX 0.8
+        vary = jax.lax.pvary
+    return [vary(x, names) if names else x for x, names in zip(tensors, missing)]
+
+
+def _varying_axes(kind):
+    """Returns the axes of a mesh over which a tensor of a JAX type varies."""
+    if hasattr(kind, "manual_axis_type"):  # since JAX 0.10
+        return kind.manual_axis_type.varying
+    return kind.vma
 
 
 def clip_size(x, low, high):

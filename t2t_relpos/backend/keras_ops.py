@@ -156,6 +156,11 @@ def custom_gradient(forward, backward, plain, tensors):
     return ops.custom_gradient(function)(*tensors.values())
 
 
+def zeros_like_results(shape, dtype, tensor):
+    """Returns zeros as the first state of a loop over results that depend on a tensor."""
+    return ops.zeros(shape, dtype=dtype)
+
+
 # Sizes, indices and dtypes.
 
 

@@ -43,7 +43,7 @@ LENGTHS += [("relative_flash", 6), ("relative_causal", 150), ("relative", 200)]
 # The other lengths are slow tests.
 FAST = {
     "tensorflow": [("relative", 20)],
-    "jax": [("relative", 20), ("relative", 300), ("relations", 20), ("transformer", 20)],
+    "jax": [("relative", 20), ("relations", 20), ("relative_causal", 150)],
     "torch": [each for each in LENGTHS if each[1] <= 20]
     + [(name, 300) for name in ("relative", "relative_per_head", "relative_window", "v2")]
     + [("relative_causal", 150), ("language_model", 300)],
@@ -109,7 +109,7 @@ class Example:
     def squared_gradients(self, weights, floats):
         """Returns the sum of the squares of the gradients, on JAX."""
         gradients = jax.grad(self.loss, argnums=(0, 1))(weights, floats)
-        return sum_of_products(gradients, gradients)
+        return sum(ops.sum(x**2) for x in jax.tree.leaves(gradients))
 
     def entry(self, number):
         """Returns the arguments of `loss_of_entry` for a batch entry."""
@@ -137,15 +137,16 @@ def assert_close(found, expected):
         for nested in (found, expected)
     )
     assert [x.shape for x in found] == [x.shape for x in expected]
-    scale = max(np.abs(x).max() for x in expected)
+    scale = max((np.abs(x).max() for x in expected), default=0)
     for one, other in zip(found, expected):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5 * scale)
 
 
-def sum_of_products(nested, others):
-    """Returns the sum of all products of two nested structures of tensors."""
-    pairs = zip(keras.tree.flatten(nested), keras.tree.flatten(others), strict=True)
-    return sum(ops.sum(x * y) for x, y in pairs)
+def assert_sum_close(found, nested):
+    """Asserts that a derivative along a tangent of ones is the sum of nested gradients."""
+    arrays = [ops.convert_to_numpy(x).astype("float64") for x in keras.tree.flatten(nested)]
+    atol = 1e-5 * sum(np.abs(x).sum() for x in arrays)
+    np.testing.assert_allclose(found, sum(x.sum() for x in arrays), rtol=0, atol=atol)
 
 
 if BACKEND == "torch":
@@ -153,8 +154,10 @@ if BACKEND == "torch":
     from torch._subclasses import FakeTensorMode
     from torch.func import grad, jvp, vmap
 
-    # Dynamo reads the gradients of all tensors that it traces.
-    ignore_reads_of_grad = pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")
+    # PyTorch's kernel, which Keras's layer calls, has no batching rule.
+    ignore_slow_kernel = pytest.mark.filterwarnings("ignore:There is a performance drop")
+    # Dynamo warns of graph breaks in Keras's code, and of the gradients that it reads.
+    ignore_warnings_of_dynamo = pytest.mark.filterwarnings("ignore::UserWarning")
 
     def plain_gradients(loss, arguments):
         """Returns the gradients of nested tensors, zeros where there are none."""
@@ -176,9 +179,9 @@ if BACKEND == "torch":
             pytest.skip("PyTorch's kernel has no forward-mode derivative")
         tangents = keras.tree.map_structure(torch.ones_like, example.arguments)
         _, found = jvp(example.loss, example.arguments, tangents)
-        gradients = plain_gradients(example.loss, example.arguments)
-        np.testing.assert_allclose(found, sum_of_products(gradients, tangents), rtol=1e-3)
+        assert_sum_close(found, plain_gradients(example.loss, example.arguments))
 
+    @ignore_slow_kernel
     @each_layer
     def test_torch_vmap(example):
         skip_without_batch_axis(example)
@@ -186,6 +189,7 @@ if BACKEND == "torch":
         found = vmap(example.outputs_of_entry, in_dims=(None, 0))(weights, example.inputs)
         assert_close(found, example.outputs(weights, example.inputs))
 
+    @ignore_slow_kernel
     @each_layer
     def test_torch_gradients_of_entries(example):
         """Gradients of single examples, as for differential privacy."""
@@ -232,7 +236,8 @@ if BACKEND == "torch":
         expected = example.outputs(example.arguments[0], example.inputs)
         assert_close(program(example.inputs).detach(), expected)
 
-    @ignore_reads_of_grad
+    @pytest.mark.slow
+    @ignore_warnings_of_dynamo
     @pytest.mark.parametrize("length", [20, 300])
     @pytest.mark.parametrize("name", ["keras", "relative", "relations", "language_model"])
     def test_torch_compile(example):
@@ -241,7 +246,7 @@ if BACKEND == "torch":
         expected = example.outputs(example.arguments[0], example.inputs)
         assert_close(example.call(compiled, example.inputs).detach(), expected)
 
-    @ignore_reads_of_grad
+    @ignore_warnings_of_dynamo
     @pytest.mark.parametrize("length", [20])
     @pytest.mark.parametrize("name", ["keras", "relative"])
     def test_torch_can_not_compile_keras_layers_as_one_graph(example):
@@ -270,6 +275,8 @@ if BACKEND == "jax":
             second = jax.jit(jax.grad(example.squared_gradients))(weights, floats)
         assert_close(found.pop("grad of grad"), second)
         outputs = jax.jit(example.outputs)(weights, example.inputs)
+        if "grad of shard_map" in found:
+            assert_close(found.pop("grad of shard_map"), gradients)
         for values in found.values():
             assert_close(values, outputs)
 
@@ -287,23 +294,29 @@ if BACKEND == "jax":
             return results
         step = lambda carry, entry: (carry, example.outputs_of_entry(weights, entry))
         by_batch = PartitionSpec("batch")
+        sharded_outputs = jax.shard_map(
+            example.outputs,
+            mesh=jax.sharding.Mesh(jax.devices()[:1], "batch"),
+            in_specs=(PartitionSpec(), by_batch),
+            out_specs=by_batch,
+        )
+
+        def sharded_loss(weights, floats):
+            return ops.sum(sharded_outputs(weights, floats | example.others) ** 2)
+
         return results | {
             "vmap": jax.vmap(example.outputs_of_entry, in_axes=(None, 0))(weights, inputs),
             "scan": jax.lax.scan(step, 0, inputs)[1],
-            "shard_map": jax.shard_map(
-                example.outputs,
-                mesh=jax.sharding.Mesh(jax.devices()[:1], "batch"),
-                in_specs=(PartitionSpec(), by_batch),
-                out_specs=by_batch,
-            )(weights, inputs),
+            "shard_map": sharded_outputs(weights, inputs),
+            "grad of shard_map": jax.grad(sharded_loss, argnums=(0, 1))(weights, floats),
         }
 
 
 if BACKEND == "tensorflow":
     import tensorflow as tf
 
-    # Multiplications of `tf.vectorized_map` and of `jacobian`, also those of Keras's layers,
-    # corrupt memory with oneDNN in TensorFlow 2.21 (tensorflow/tensorflow#117700).
+    # With oneDNN, TensorFlow 2.21 corrupts memory in `tf.vectorized_map` and `jacobian`, also with
+    # Keras's layers (tensorflow/tensorflow#117700).
     HAS_ONEDNN = os.environ.get("TF_ENABLE_ONEDNN_OPTS") != "0"
     without_onednn = pytest.mark.skipif(HAS_ONEDNN, reason="requires TF_ENABLE_ONEDNN_OPTS=0")
 
@@ -332,8 +345,7 @@ if BACKEND == "tensorflow":
         tangents = [tf.ones_like(x) for x in arguments]
         with tf.autodiff.ForwardAccumulator(arguments, tangents) as accumulator:
             result = loss(*arguments)
-        expected = sum_of_products(plain_gradients(loss, *arguments), tangents)
-        np.testing.assert_allclose(accumulator.jvp(result), expected, rtol=1e-3)
+        assert_sum_close(accumulator.jvp(result), plain_gradients(loss, *arguments))
 
     @without_onednn
     @each_layer
@@ -341,7 +353,8 @@ if BACKEND == "tensorflow":
         weights, _ = example.arguments
         with tf.GradientTape(persistent=True) as tape:
             tape.watch(weights)
-            outputs = tf.reduce_sum(example.outputs(weights, example.inputs)[0], axis=0)[:2]
+            outputs = tf.reshape(example.outputs(weights, example.inputs), (-1,))
+            outputs = tf.stack([tf.reduce_sum(outputs[::3]), tf.reduce_sum(outputs[1::3])])
             entries = tf.unstack(outputs)
         found = tape.jacobian(outputs, weights, unconnected_gradients="zero")
         for number, entry in enumerate(entries):
