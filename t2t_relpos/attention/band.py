@@ -46,10 +46,11 @@ class Distances(NamedTuple):
         return self.left + self.right - 1
 
     def extended(self, *, causal=False, least=1):
-        """Returns the distances of an equivalent longer table, so that there is a band.
+        """Returns distances of at least 1, for which there is a band.
 
         Args:
-            causal: whether keys after a query are masked. Their rows are not needed: `right` is 1.
+            causal: whether keys after a query are masked. Then `right` is 1: rows of later keys are
+                not used.
             least: smallest `left`. Default: 1.
         """
         return Distances(max(self.left, least), 1 if causal else max(self.right, 1))
@@ -78,8 +79,8 @@ class Distances(NamedTuple):
         width = clip_size(num_queries - 1 + self.num_diagonals, 0, num_keys)
         return clip_size(first, 0, num_keys - width), width
 
-    def offsets_with_a_band(self, num_queries, num_keys):
-        """Returns the offsets at and beyond which all pairs are in one tail, (lowest, highest)."""
+    def offset_limits(self, num_queries, num_keys):
+        """Returns (lowest, highest) offsets: only those strictly between them have a band."""
         return 1 - num_queries - self.right, num_keys - 1 + self.left
 
 
@@ -117,7 +118,7 @@ class DistanceCounts(NamedTuple):
         if isinstance(query_offset, int) or (offset_range is None and can_slice(query_offset)):
             smallest = largest = query_offset
         else:
-            limits = distances.offsets_with_a_band(length_q, length_k)
+            limits = distances.offset_limits(length_q, length_k)
             smallest, largest = (clip_size(x, *limits) for x in offset_range or limits)
             start = largest - ops.clip(ops.cast(query_offset, "int32"), smallest, largest)
         lowest, highest = 1 - length_q - largest, length_k - 1 - smallest

@@ -215,7 +215,7 @@ class BandKeys(NamedTuple):
         """
         distances = call.distances
         start, width = distances.existing_band_keys(first_position, block, num_keys)
-        offset_range = distances.offsets_with_a_band(block, width)
+        offset_range = distances.offset_limits(block, width)
         if first_position_range is not None:
             # The offset never decreases from one block to the next.
             offset_range = tuple(

@@ -72,7 +72,7 @@ class Limits(NamedTuple):
         return ", ".join([*texts, f"otherwise {self.others}"] if texts else [str(self.others)])
 
 
-# `rows` gathers a table row for each pair.
+# `rows` gathers a table row for each pair. Also the limit of `full_matrix` in inference on a CPU.
 ROWS = Limits(
     {
         TENSORFLOW_CPU: Limit(256, 128),
@@ -83,20 +83,21 @@ ROWS = Limits(
     },
     others=Limit(64, 64),
 )
-# Calls that blocks do not support, for example with returned weights.
+# `rows`, for calls that blocks do not support, for example with returned weights.
 ROWS_WITHOUT_BLOCKS = Limits({}, Limit(512, 512))
 # `full_matrix` is faster than `rows` from this many positions on a CPU.
 SHORTEST_FULL_MATRIX = Limit(96, 40)
-# In training, it is faster than blocks up to this many positions. On an accelerator, this is the
-# limit of its memory.
+# In training on a CPU, it is faster than blocks up to this many positions. On an accelerator, it
+# would need too much memory for more.
 FULL_MATRIX = Limits({TENSORFLOW_CPU: Limit(1024, 256)}, Limit(1024, 1024))
+# Weights of longer sequences would need too much memory.
 SAVED_BLOCKS = Limits({}, Limit(4096, 4096))
 # `scanned_blocks` is faster for longer sequences, although it computes the weights twice. There,
 # unrolled blocks would exceed the CPU caches, or be too many to compile quickly.
 UNROLLED_BLOCKS = Limits({}, Limit(1024, 1024))
 # `flash` is the fastest for longer sequences. On a GPU, the time of PyTorch depends on the number
 # of kernels, and `flash` has the most.
-BEFORE_FLASH = Limits(
+LONGEST_WITHOUT_FLASH = Limits(
     {platform: ROWS.platforms[platform] for platform in (TORCH_CPU, JAX_GPU)}
     | {TORCH_GPU: Limit(1024, 1024)},
     ROWS.others,
@@ -111,9 +112,9 @@ class Sizes:
     """Sizes of the blocks of an implementation.
 
     Args:
-        block: largest number of queries of a block.
+        block: number of queries of a block, unless `max_blocks` makes it longer.
         causal_block: the same for causal attention. Default: `block`.
-        smallest: blocks in a sliding window have at least this many queries. Smaller ones would not
+        smallest: a sliding window does not reduce blocks below this size. Smaller ones would not
             save much time.
         max_blocks: largest number of blocks. If the sequence needs more blocks of this size, the
             blocks are made longer.
@@ -236,7 +237,7 @@ def _meets_block_requirements(call):
 
 
 def _suits_window(call):
-    """Returns whether a full matrix with a mask is as fast as blocks that skip keys."""
+    """Returns whether a masked matrix is as fast as blocks that skip keys, or the only choice."""
     if call.sliding_window is None or not _meets_block_requirements(call):
         return True
     if not (call.knows_lengths or TENSORFLOW_WITHOUT_XLA.holds(call)):
@@ -290,7 +291,7 @@ def _has_flash_kernel(call):
 
 
 def _suits_flash_kernel(call):
-    if not _has_flash_kernel(call):
+    if not _has_flash_kernel(call):  # which another condition reports
         return True
     kernel, is_known = FLASH_KERNELS[call.platform], call.query is not None
     is_masked = call.mask is not None or call.key_mask is not None
@@ -305,12 +306,17 @@ def _suits_flash_kernel(call):
     )
 
 
-def _is_self_attention(call):
+def _has_equal_positions(call):
     if not (call.knows_lengths and call.length_q == call.length_k > 0):
         return False
     return call.query_offset is None or (
         isinstance(call.query_offset, int) and not call.query_offset
     )
+
+
+def _is_long_for_flash(call):
+    longest = LONGEST_WITHOUT_FLASH.of(call)
+    return call.rematerialize is True or not call.has_at_most(longest)
 
 
 def _masks_keys_only(call):
@@ -327,7 +333,7 @@ SUITS_FLASH_KERNEL = Condition(
 )
 
 
-# The table.
+# The table, in order of preference: `select` takes the first row whose conditions hold.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -362,7 +368,7 @@ class Implementation:
         return function(call, *sizes, **self.options)
 
     def match(self, call, *, ignore_preferences=False):
-        """Returns (the first condition that is False or None, the condition on unknown lengths).
+        """Returns (the first condition that fails, or None; the condition on unknown lengths).
 
         The condition on unknown lengths is True, or a scalar tensor.
         """
@@ -406,9 +412,10 @@ TABLE = (
         ),
         preferences=(
             Condition(
-                f"{SHORTEST_FULL_MATRIX} to {FULL_MATRIX} positions; on a CPU, if `rematerialize` "
-                f"is None up to {ROWS.platforms[TENSORFLOW_CPU]}, with K = 1 as if not causal, and "
-                "T >= K + chunk (causal and K > 1: T >= K); on a GPU no lower limit",
+                f"up to {FULL_MATRIX} positions, on a CPU with `rematerialize` None up to "
+                f"{ROWS.platforms[TENSORFLOW_CPU]}; on a CPU at least {SHORTEST_FULL_MATRIX} "
+                "positions and T >= K + chunk (causal and K > 1: T >= K; causal and K = 1: as if "
+                "not causal)",
                 _suits_full_matrix,
             ),
             SUITS_WINDOW,
@@ -429,8 +436,9 @@ TABLE = (
         ),
         preferences=(
             Condition(
-                f"up to {ROWS_WITHOUT_BLOCKS} positions if the block requirements fail, otherwise "
-                f"up to {ROWS}; known lengths, except for {TENSORFLOW_CPU}",
+                f"up to {ROWS_WITHOUT_BLOCKS} positions and known lengths if the block "
+                f"requirements fail; otherwise up to {ROWS}, and known lengths except for "
+                f"{TENSORFLOW_CPU}",
                 _suits_rows,
             ),
             SUITS_WINDOW,
@@ -465,7 +473,7 @@ TABLE = (
             Condition("no transform of `torch.func`", lambda call: not backend.is_transformed()),
             HAS_TABLE,
             *BLOCK_REQUIREMENTS,
-            Condition("known lengths, T = S > 0, query offset 0", _is_self_attention),
+            Condition("known lengths, T = S > 0, query offset 0", _has_equal_positions),
             SUITS_FLASH_KERNEL,
             Condition("tables for all heads", lambda call: call.share_heads),
             Condition("masks of keys only, no sliding window", _masks_keys_only),
@@ -473,10 +481,9 @@ TABLE = (
         ),
         preferences=(
             Condition(
-                f"`rematerialize` True, or more than {BEFORE_FLASH} positions",
-                lambda call: (
-                    call.rematerialize is True or not call.has_at_most(BEFORE_FLASH.of(call))
-                ),
+                f"`rematerialize` True, or more than {LONGEST_WITHOUT_FLASH} positions",
+                _is_long_for_flash,
+            ),
             ),
         ),
         sizes={"cpu": Sizes(32, group=2**20), "gpu": Sizes(64)},
@@ -572,9 +579,9 @@ def select(call, implementation=None):
                 return candidates
     raise ValueError(
         "Memory linear in length (`rematerialize=True`, `flash_attention=True` of a layer) does "
-        "not support returned attention scores, explicit positions, relative ids, or a custom "
-        "dropout function. Remove these arguments, or set `flash_attention=None`. Received: "
-        f"{call}"
+        "not support returned attention scores, explicit positions, relative ids, a query offset "
+        "for each batch entry, or a custom dropout function. Remove these arguments, or set "
+        f"`flash_attention=None`. Received: {call}"
     )
 
 

@@ -1,8 +1,9 @@
 """Everything that depends on the Keras backend.
 
 `keras_ops` has a default for every name, in keras.ops. `tensorflow`, `jax` and `torch` replace
-those that are faster or different on that backend. `keras_private` has all uses of Keras's private
-API. Modules of this folder import no other module of the library.
+those that are faster or different on that backend, with its private API. `torch_flash` and
+`jax_flash` are flash-attention kernels. `keras_private` has the uses of Keras's private API that do
+not depend on the backend. Modules of this folder import no other module of the library.
 """
 
 import keras

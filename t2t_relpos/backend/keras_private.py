@@ -1,4 +1,4 @@
-"""All uses of private Keras APIs in the library.
+"""Uses of private Keras APIs that do not depend on the backend.
 
 If Keras changes its private API, importing this module raises an ImportError with the version.
 """

@@ -70,7 +70,7 @@ def _is_default(device):
 
 
 def is_portable():
-    # torch.compile can't trace a search of the call stack.
+    # Not the default, which searches the call stack: torch.compile can't trace it.
     is_exporting = torch.onnx.is_in_onnx_export() or torch.compiler.is_exporting()
     return keras_ops.is_in_portable() or is_exporting
 
@@ -115,7 +115,7 @@ def custom_gradient(forward, backward, plain, tensors):
 
 
 def _needs_recorded_gradient(tensors, d_outputs):
-    """Returns whether there may be a second derivative, or is a batch of gradients.
+    """Returns whether a second derivative may be needed, or `d_outputs` is a batch of gradients.
 
     There is a batch with `is_grads_batched=True` of `torch.autograd.grad`.
     """
@@ -127,8 +127,8 @@ def _needs_recorded_gradient(tensors, d_outputs):
 def _recorded_gradients(function, tensors, d_outputs):
     """Returns a dict of PyTorch's gradients of `function(tensors)`, which can be differentiated.
 
-    The forward pass is repeated, because PyTorch did not record it. One tensor may depend on
-    another one: the gradients are partial.
+    The forward pass is repeated, because PyTorch did not record it. Copies make the gradients
+    partial even if one tensor depends on another one.
     """
     create_graph = torch.is_grad_enabled()
     with torch.enable_grad():
@@ -149,12 +149,13 @@ def track_variables(layer):
 def write_slice(x, update, start, axis):
     if isinstance(start, int):
         # The assignment of `ops.slice_update` fails if `torch.func.vmap` has a batch of updates.
+        x, update = ops.convert_to_tensor(x), ops.convert_to_tensor(update)
         return torch.slice_scatter(x, update, axis, start, start + update.shape[axis])
     return keras_ops.write_slice(x, update, start, axis)
 
 
 def segment_sum(values, ids, num_segments):
-    # In that of Keras 3.15, shapes depend on values, which are unknown for fake tensors.
+    # `ops.segment_sum` of Keras 3.15 has shapes that depend on values, unknown for fake tensors.
     wide = ops.cast(values, keras_ops.accumulation_dtype(values.dtype))
     return ops.cast(wide.new_zeros(num_segments).index_add(0, ids, wide), values.dtype)
 

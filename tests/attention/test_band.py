@@ -30,7 +30,7 @@ def test_band_keys(distances):
         assert is_band[start : start + width].all()
         assert (found[:, :start] <= -left).all()
         assert (found[:, start + width :] >= right).all()
-        lowest, highest = extended.offsets_with_a_band(num_queries, num_keys)
+        lowest, highest = extended.offset_limits(num_queries, num_keys)
         assert offset > lowest or (found >= right).all()
         assert offset < highest or (found <= -left).all()
 

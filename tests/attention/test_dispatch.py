@@ -126,7 +126,7 @@ def test_explanation_names_the_failed_condition():
     assert str(explanation).splitlines()[0] == "rows: chosen"
     assert explanation.reasons["without_tables"] == "requires no relative tables"
     assert explanation.reasons["full_matrix"].startswith(
-        "requires 96 (causal: 40) to 1024 (causal: 256) on TensorFlow without XLA on a CPU"
+        "requires up to 1024 (causal: 256) on TensorFlow without XLA on a CPU, otherwise 1024"
     )
     assert explanation.reasons["band"] == "after the chosen row"
     on_jax = explain(64, **JAX)
@@ -158,7 +158,9 @@ def test_explain_of_unknown_lengths_names_all_candidates(options, chosen, otherw
 
 def test_explanation_of_unknown_lengths_as_text():
     first, second, *_ = str(explain(None, **GPU)).splitlines()
-    assert first.startswith("full_matrix: chosen if K >= 1; S >= T >= 1; query offset S - T; 96 (")
+    assert first.startswith(
+        "full_matrix: chosen if K >= 1; S >= T >= 1; query offset S - T; up to 1024"
+    )
     assert second == "scanned_blocks: otherwise chosen"
     assert explain(3, None, **GPU).otherwise == ()
     assert explain(None, 3, **GPU).otherwise == ("scanned_blocks",)
