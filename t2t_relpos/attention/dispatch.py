@@ -484,7 +484,6 @@ TABLE = (
                 f"`rematerialize` True, or more than {LONGEST_WITHOUT_FLASH} positions",
                 _is_long_for_flash,
             ),
-            ),
         ),
         sizes={"cpu": Sizes(32, group=2**20), "gpu": Sizes(64)},
     ),
