@@ -101,3 +101,23 @@ def test_attention_equals_the_reference(case, rng):
     assert relative_error(outputs, expected) <= of_outputs
     for name in NAMES:
         assert relative_error(gradients[name], expected_gradients[name]) <= of_gradients, name
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_attend_computes_on_the_device_of_the_query(device, rng):
+    """Keras's default device is the other one."""
+    if keras.backend.backend() != "torch":
+        pytest.skip("requires PyTorch")
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("requires a GPU")
+    x = torch.tensor(rng.normal(size=(2, 3, 300, 8)), dtype=torch.float32)
+    table = torch.tensor(rng.normal(size=(5, 8)), dtype=torch.float32)
+    with keras.device("cpu"):
+        expected, _ = attend(x, x, x, table, table, return_weights=False)
+    with keras.device("cuda" if device == "cpu" else "cpu"):
+        x, table = x.to(device), table.to(device)
+        found, _ = attend(x, x, x, table, table, return_weights=False)
+    assert found.device.type == device
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-2, atol=1e-2)

@@ -133,21 +133,6 @@ def test_attend_computes_on_the_device_of_the_query(length, rng):
         torch.testing.assert_close(one, other)
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_attend_computes_on_the_other_device(device, rng):
-    if not torch.cuda.is_available():
-        pytest.skip("requires a GPU")
-    x = torch.tensor(rng.normal(size=(2, 3, 300, 8)), dtype=torch.float32)
-    table = torch.tensor(rng.normal(size=(5, 8)), dtype=torch.float32)
-    expected, _ = attend(x, x, x, table, table, return_weights=False)
-    with keras.device("cuda" if device == "cpu" else "cpu"):
-        x, table = x.to(device), table.to(device)
-        found, _ = attend(x, x, x, table, table, return_weights=False)
-    assert found.device.type == device
-    torch.testing.assert_close(found.cpu(), expected.cpu(), rtol=1e-2, atol=1e-2)
-
-
 def test_values_on_the_host_are_checked(rng):
     model, [ids], _ = language_model(rng)
     with pytest.raises(ValueError, match=r"token ids in \[0, 13\). Received: values from 13 to 13"):
