@@ -16,8 +16,9 @@ class LayerMixin:
     """
 
     def __call__(self, *args, **kwargs):
+        name = f"the inputs of {type(self).__name__}"
         for x in keras.tree.flatten((args, kwargs)):
-            backend.check_dense(x, f"the inputs of {type(self).__name__}")
+            backend.check_dense(x, name)
         return super().__call__(*args, **kwargs)
 
     def rematerialized_call(self, layer_call, *args, **kwargs):
