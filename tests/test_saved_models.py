@@ -1,4 +1,4 @@
-"""Models that version 0.2.0 saved load, decode the same ids and resume training."""
+"""Models that earlier versions saved load, decode the same ids and resume training."""
 
 import functools
 import json
@@ -13,15 +13,17 @@ from keras import ops
 
 import t2t_relpos  # noqa: F401 (registers the layers)
 
-ARCHIVE = Path(__file__).parent / "reference" / "saved_models.tar.xz"
+REFERENCE = Path(__file__).parent / "reference"
+# 0.3 stands for commit a5c5533, before the release.
+VERSIONS = ("0_2", "0_3")
 DIRECTORIES = ("relative", "untied", "post_norm", "float16", "subwords")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+@pytest.fixture(scope="module", params=VERSIONS)
+def folder(request, tmp_path_factory):
     """Returns the folder of the recorded models, which tests must not change."""
     path = tmp_path_factory.mktemp("saved_models")
-    with tarfile.open(ARCHIVE) as archive:
+    with tarfile.open(REFERENCE / f"saved_models_{request.param}.tar.xz") as archive:
         archive.extractall(path, filter="data")
     return path
 

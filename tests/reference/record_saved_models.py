@@ -1,10 +1,10 @@
-"""Records models that version 0.2.0 saved, which later versions have to load.
+"""Records models that a version saved, which later versions have to load.
 
-Run with a checkout of version 0.2.0 (commit c47f9c2) in PYTHONPATH:
+Run with a checkout of that version in PYTHONPATH, for example 0.2.0 (commit c47f9c2):
 
-    PYTHONPATH=VERSION_0_2_0 python tests/reference/record_saved_models.py
+    PYTHONPATH=VERSION_0_2_0 python tests/reference/record_saved_models.py saved_models_0_2.tar.xz
 
-Writes `saved_models.tar.xz` in this folder: small untrained or briefly trained models, and in
+Writes an archive in this folder: small untrained or briefly trained models, and in
 `expected.npz` the ids that they decode and their outputs. See README.md in this folder.
 """
 
@@ -13,6 +13,7 @@ import itertools
 import json
 import pathlib
 import shutil
+import sys
 import tarfile
 import tempfile
 
@@ -31,7 +32,7 @@ from trainer.model_dir import ModelDirectory
 from trainer.serving.signatures import TranslationModule
 from trainer.serving.translation_settings import TranslationSettings
 
-ARCHIVE = pathlib.Path(__file__).parent / "saved_models.tar.xz"
+FOLDER = pathlib.Path(__file__).parent
 SIZES = {
     "num_encoder_layers": 1,
     "num_decoder_layers": 1,
@@ -234,14 +235,14 @@ def record_saved_model(folder):
     (folder / "saved_model.json").write_text(texts + "\n")
 
 
-def write_archive(folder):
+def write_archive(folder, archive_path):
     """Writes a folder as an archive, without the times and owners of its files."""
 
     def anonymous(entry):
         entry.mtime, entry.uname, entry.gname = 0, "", ""
         return entry
 
-    with tarfile.open(ARCHIVE, "w:xz", preset=9) as archive:
+    with tarfile.open(archive_path, "w:xz", preset=9) as archive:
         archive.add(folder, arcname=".", filter=anonymous)
 
 
@@ -249,7 +250,7 @@ def main():
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         record(folder)
-        write_archive(folder)
+        write_archive(folder, FOLDER / sys.argv[1])
 
 
 if __name__ == "__main__":
