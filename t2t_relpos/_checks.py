@@ -21,15 +21,38 @@ def positive_int(value, name):
 
 
 def max_relative_position(value):
-    """Returns K as an int. Raises ValueError if it is not an integer from 0 to 1,000,000."""
-    if not is_integer(value) or not 0 <= value <= 1_000_000:
+    """Returns the clipping distances: an int for both sides, or a tuple (left, right).
+
+    Raises:
+        ValueError: if the value is neither an integer from 0 to 1,000,000 nor a pair of them.
+    """
+    distances = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
+    if len(distances) != 2 or not all(is_integer(x) and 0 <= x <= 1_000_000 for x in distances):
         raise ValueError(
-            "Expected `max_relative_position` (K, the clipping distance) "
-            "to be an integer from 0 to 1,000,000. "
+            "Expected `max_relative_position`, the clipping distance, to be an integer from 0 to "
+            "1,000,000, or a pair of them, (left, right). "
             f"Received: max_relative_position={value!r}. Pass it by keyword. Values from 8 to 32 "
             "suit translation; 0 gives all positions the same embedding."
         )
-    return int(value)
+    left, right = map(int, distances)
+    return left if left == right else (left, right)
+
+
+def one_distance(value, owner, smallest=1):
+    """Returns K, the clipping distance of a part of tensor2tensor, which has no pairs.
+
+    Args:
+        value: an int of at least `smallest`, or a pair (K, K).
+        owner: what has the distance, for the error.
+        smallest: smallest K. Default: 1.
+    """
+    value = max_relative_position(value)
+    if not is_integer(value) or value < smallest:
+        raise ValueError(
+            f"Expected `max_relative_position` of {owner} to be an integer of at least "
+            f"{smallest}, the distance on both sides. Received: max_relative_position={value!r}."
+        )
+    return value
 
 
 def rate(value, name):

@@ -44,15 +44,15 @@ Masked pairs are gray. The slider selects the layer."""
 _DECODER = """A decoder query is labeled with the token that it predicts; its keys are the tokens
 that the decoder has read."""
 _LOGITS = """The logit of a query and a key is the sum of a content part, q·k, and a position part,
-q·a<sup>K</sup>. a<sup>K</sup> is the table row of their distance, clipped to −K … K. q includes the
-factor 1/√depth. Softmax is invariant to a constant added to all logits of a query, so the second
-row shows the logits minus each query's mean."""
+q·a<sup>K</sup>. a<sup>K</sup> is the table row of their clipped distance. q includes the factor
+1/√depth. Softmax is invariant to a constant added to all logits of a query, so the second row shows
+the logits minus each query's mean."""
 _NO_POSITION = "This attention has no table a<sup>K</sup>, so its logits have no position part."
 _PARTS = """<b>Content</b>, <b>position</b>: root mean square of each part of the logits, after
 subtraction of each query's mean. <b>Share</b>: mean square of the position part, divided by the sum
 of both mean squares. <b>Moved</b>: total variation distance between the attention weights with and
 without the position part, averaged over queries."""
-_TABLES = """Distance is key position minus query position. The rows at −K and K represent all
+_TABLES = """Distance is key position minus query position. The first and the last row represent all
 larger distances."""
 _SHADED = "Shaded distances are masked in the decoder, so their rows are never used."
 

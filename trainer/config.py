@@ -162,8 +162,9 @@ class RunConfig:
         "'learned' are added to embeddings." + _PRESET,
         choices=POSITIONS,
     )
-    max_relative_position: int | None = setting(
-        "Clipping distance K of relative positions." + _PRESET, at_least=0
+    max_relative_position: int | tuple | None = setting(
+        "Clipping distance K of relative positions, or two distances LEFT,RIGHT." + _PRESET,
+        at_least=0,
     )
     use_key_table: bool | None = setting("Whether relative positions are added to keys." + _PRESET)
     use_value_table: bool | None = setting(

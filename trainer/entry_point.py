@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import difflib
 import errno
+import functools
 import importlib
 import logging
 import os
@@ -25,13 +26,6 @@ from trainer import streams
 
 # The flags belong to the program that defines them, so that its --help lists them.
 flags.disclaim_key_flags()
-_DEFINE = {
-    bool: flags.DEFINE_bool,
-    float: flags.DEFINE_float,
-    int: flags.DEFINE_integer,
-    list: flags.DEFINE_list,
-    str: flags.DEFINE_string,
-}
 # Constants from glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 # Largest value that glibc accepts.
@@ -81,10 +75,41 @@ _REMEDIES = {
 }
 
 
+class _OneOrTwoIntegers(flags.ArgumentParser):
+    """Parses "16" as 16, and "64,8" as (64, 8)."""
+
+    syntactic_help = "an integer, or two: LEFT,RIGHT"
+
+    def parse(self, argument):
+        numbers = argument
+        if isinstance(argument, str):
+            try:
+                numbers = tuple(map(int, argument.split(",")))
+            except ValueError:
+                numbers = ()
+            numbers = numbers[0] if len(numbers) == 1 else numbers
+        if isinstance(numbers, tuple) and len(numbers) != 2:
+            raise ValueError(f"Expected {self.syntactic_help}. Received: {argument!r}.")
+        return numbers
+
+    def flag_type(self):
+        return "int or int,int"
+
+
+_DEFINE = {
+    bool: flags.DEFINE_bool,
+    float: flags.DEFINE_float,
+    int: flags.DEFINE_integer,
+    int | tuple: functools.partial(flags.DEFINE, _OneOrTwoIntegers()),
+    list: flags.DEFINE_list,
+    str: flags.DEFINE_string,
+}
+
+
 def define_flag(
     values: flags.FlagValues, name: str, flag_type: type, help: str, default=None, **options
 ):
-    """Defines an absl flag by its Python type: `bool`, `float`, `int`, `list` or `str`.
+    """Defines an absl flag by its Python type: a key of `_DEFINE`.
 
     `options` are `choices`, the allowed values, and further arguments of absl's `DEFINE_*`.
     """

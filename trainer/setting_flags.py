@@ -1,6 +1,8 @@
 """Settings as fields of dataclasses: their flags, and the checks of their types and ranges."""
 
 import dataclasses
+import functools
+import operator
 import types
 import typing
 
@@ -57,9 +59,8 @@ def check(settings):
 
 def _required_type(field):
     """Returns the type of a field without `| None`."""
-    if isinstance(field.type, types.UnionType):
-        return next(option for option in typing.get_args(field.type) if option is not type(None))
-    return field.type
+    options = [option for option in typing.get_args(field.type) if option is not type(None)]
+    return functools.reduce(operator.or_, options) if options else field.type
 
 
 def _check_type(field, value):
@@ -68,9 +69,8 @@ def _check_type(field, value):
     if value is None and isinstance(field.type, types.UnionType):
         return
     if not isinstance(value, allowed) or (isinstance(value, bool) and expected is not bool):
-        raise ValueError(
-            f"Expected {field.name} to be of type {expected.__name__}. Received: {value!r}."
-        )
+        name = getattr(expected, "__name__", str(expected))
+        raise ValueError(f"Expected {field.name} to be of type {name}. Received: {value!r}.")
 
 
 def _check_range(field, value):
@@ -81,7 +81,7 @@ def _check_range(field, value):
         raise ValueError(
             f"Expected {field.name} to be one of {', '.join(choices)}. Received: {value!r}."
         )
-    if least is not None and not value >= least:
+    if least is not None and not (min(value) if isinstance(value, tuple) else value) >= least:
         raise ValueError(f"Expected {field.name} to be at least {least}. Received: {value}.")
     if above is not None and not value > above:
         raise ValueError(f"Expected {field.name} to be above {above}. Received: {value}.")

@@ -27,6 +27,7 @@ def attend(
     key_table=None,
     value_table=None,
     *,
+    max_relative_position=None,
     mask=None,
     query_mask=None,
     key_mask=None,
@@ -41,15 +42,19 @@ def attend(
 ):
     """Returns attention whose scores and outputs also depend on relative positions.
 
-    `softmax(q·kᵀ + q·a^Kᵀ)·(v + a^V)`, where `a[i, j]` is row `clip(j - i, -K, K) + K` of a table.
-    Scores are not scaled: scale `query`. Keys, values and tables are cast to the dtype of `query`.
+    `softmax(q·kᵀ + q·a^Kᵀ)·(v + a^V)`, where `a[i, j]` is row `clip(j - i, -left, right) + left` of
+    a table. Scores are not scaled: scale `query`. Keys, values and tables are cast to the dtype of
+    `query`.
 
     Args:
         query: `[B, N, T, H]`.
         key: `[B, N, S, H]`.
         value: `[B, N, S, Hv]`.
-        key_table: a^K, `[2K + 1, H]` for all heads or `[N, 2K + 1, H]`, or None. Default: None.
-        value_table: a^V, `[2K + 1, Hv]` or `[N, 2K + 1, Hv]`, or None. Default: None.
+        key_table: a^K, `[R, H]` for all heads or `[N, R, H]`, or None. R is left + right + 1.
+            Default: None.
+        value_table: a^V, `[R, Hv]` or `[N, R, Hv]`, or None. Default: None.
+        max_relative_position: clipping distance K, or a pair (left, right) of them. Default: K of
+            an odd number of rows, R = 2K + 1.
         mask: bool `[T, S]`, `[B, T, S]` or `[B, N, T, S]`, axes may have size 1; True = attend. A
             fully masked query gets zeros. Default: None.
         query_mask: bool `[B, T]`. Queries that are False get zeros. Default: None.
@@ -59,7 +64,7 @@ def attend(
             a position per batch entry. Default: `S - T`.
         sliding_window: a query attends to keys at distances less than this, by `query_offset`. In
             long sequences, time is proportional to it. Default: None, no limit.
-        relative_ids: table rows, int `[T, S]` or `[B, T, S]`, in `[0, 2K]`. Default: by
+        relative_ids: table rows, int `[T, S]` or `[B, T, S]`, in `[0, R - 1]`. Default: by
             `query_offset`.
         dropout: an `AttentionDropout`, or a function of the weights `[B, N, T, S]`, or None.
             Default: None.
@@ -77,7 +82,8 @@ def attend(
     Raises:
         ValueError: if `query` is not of a floating-point dtype, a mask is of a float dtype,
             `query_offset` or `relative_ids` are not integers, `sliding_window` is not a positive
-            integer, tables have the wrong shape, or no implementation meets the request.
+            integer, `max_relative_position` is neither an int nor a pair, tables have the wrong
+            shape, or no implementation meets the request.
 
     Reference: Shaw et al. 2018, equations 3 and 4; t2t `dot_product_attention_relative`.
 
@@ -97,13 +103,13 @@ def attend(
     tensors = dict(zip(names, tensors, strict=True))
     query_mask = as_tensor(query_mask)
     tensors["mask"] = combine_masks(tensors["mask"])
-    _check(tensors, query_mask)
+    sizes = _check(tensors, query_mask)
     lengths = ops.shape(tensors["query"])[2], ops.shape(tensors["key"])[2]
     ids = tensors["relative_ids"]
     seeded_dropout = dropout is None or isinstance(dropout, AttentionDropout)
     call = AttentionCall.from_arguments(
         *lengths,
-        _max_relative_position(tensors),
+        _max_relative_position(max_relative_position, sizes.get("R"), ids is not None),
         causal=causal,
         query_offset=query_offset,
         sliding_window=sliding_window,
@@ -126,7 +132,11 @@ _TABLE_ADVICE = (
 
 
 def _check(tensors, query_mask):
-    """Raises ValueError if the tensors of a call have unsupported dtypes or shapes."""
+    """Returns sizes by name: "R", the number of table rows, if there is a table.
+
+    Raises:
+        ValueError: if the tensors of a call have unsupported dtypes or shapes.
+    """
     for name, mask in (("key_mask", tensors["key_mask"]), ("query_mask", query_mask)):
         _checks.boolean(mask, name)
     sizes = _checks.check(tensors["query"], "query", "B N T H", "float")
@@ -135,24 +145,45 @@ def _check(tensors, query_mask):
         shapes = f"R {depth} | N R {depth}"
         sizes = _checks.check(tensors[name], name, shapes, sizes=sizes, advice=_TABLE_ADVICE)
         sizes.pop(depth, None)
-    rows = sizes.get("R")
-    if ids is None:
-        if rows is not None and rows % 2 == 0:
+    if ids is not None:
+        _checks.check(ids, "relative_ids", "T S | B T S", "int")
+        if "R" in sizes:
+            _checks.in_range(
+                ids, "`relative_ids`", 0, sizes["R"], "They are the rows of the tables."
+            )
+    return sizes
+
+
+def _max_relative_position(value, rows, has_ids):
+    """Returns the clipping distances of tables: K or (left, right). None: no tables.
+
+    Args:
+        value: the argument of `attend`.
+        rows: number of table rows R, or None.
+        has_ids: whether `relative_ids` choose the rows.
+
+    Raises:
+        ValueError: if tables don't have the rows of `value`, or without it an even number of rows.
+    """
+    if value is not None:
+        value = _checks.max_relative_position(value)
+    if rows is None:
+        return None
+    if value is None:
+        if rows % 2 == 0 and not has_ids:
             raise ValueError(
                 "Expected tables with an odd number of rows, R = 2 * max_relative_position + 1. "
-                f"Received: {rows} rows. For other tables, pass `relative_ids`."
+                f"Received: {rows} rows. Pass max_relative_position=(left, right) for tables of "
+                "left + right + 1 rows, or `relative_ids` for other tables."
             )
-        return
-    _checks.check(ids, "relative_ids", "T S | B T S", "int")
-    if rows is not None:
-        _checks.in_range(ids, "`relative_ids`", 0, rows, "They are the rows of the tables.")
-
-
-def _max_relative_position(tensors):
-    """Returns the clipping distance K of the tables, or None without tables."""
-    key_table, value_table = tensors["key_table"], tensors["value_table"]
-    table = value_table if key_table is None else key_table
-    return None if table is None else (table.shape[-2] - 1) // 2
+        return _checks.max_relative_position(((rows - 1) // 2, rows // 2))
+    expected = Distances.of(value).num_ids
+    if rows != expected:
+        raise ValueError(
+            f"Expected tables with {expected} rows, one for each distance of "
+            f"max_relative_position={value}. Received: {rows} rows."
+        )
+    return value
 
 
 def _run_first(candidates, call):
@@ -277,7 +308,7 @@ class AttentionCall:
         Args:
             length_q: T.
             length_k: S.
-            max_relative_position: K, or None.
+            max_relative_position: K, or (left, right). None: no tables.
             **arguments: other fields. `query_offset`, `sliding_window` and `rematerialize` are as
                 in `attend`.
 

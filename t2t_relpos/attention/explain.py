@@ -50,7 +50,7 @@ def explain(length_q, length_k=None, max_relative_position=16, *, dropout=0.0, *
     Args:
         length_q: number of queries T. None: unknown, as in a graph that is traced for all lengths.
         length_k: number of keys S. Default: T.
-        max_relative_position: clipping distance K. None: no tables.
+        max_relative_position: clipping distance K, or a pair (left, right). None: no tables.
         dropout: rate of an `AttentionDropout`. Default: 0.0.
         **options: `causal`, `query_offset`, `sliding_window`, `return_weights` and `rematerialize`,
             as in `attend`. `offset_per_entry`: whether each batch entry has its own query offset.

@@ -191,6 +191,68 @@ def dot_product_attention_relative(
     return output
 
 
+def attention_of_pairs(
+    query,
+    key,
+    value,
+    key_table=None,
+    value_table=None,
+    *,
+    max_relative_position,
+    query_positions,
+    key_positions,
+    mask=None,
+):
+    """Returns attention by its definition, with the vectors of all pairs of a query and a key.
+
+    It has two clipping distances, unlike tensor2tensor. Queries are not scaled.
+
+    Args:
+        query: `[B, N, T, H]`.
+        key: `[B, N, S, H]`.
+        value: `[B, N, S, Hv]`.
+        key_table: a^K, `[R, H]` or `[N, R, H]`, or None. Default: None.
+        value_table: a^V, `[R, Hv]` or `[N, R, Hv]`, or None. Default: None.
+        max_relative_position: (left, right). R is left + right + 1.
+        query_positions: int32 `[T]`.
+        key_positions: int32 `[S]`.
+        mask: bool, broadcasts to `[B, N, T, S]`; True = attend. A fully masked query gets zeros.
+            Default: None.
+
+    Returns:
+        (outputs `[B, N, T, Hv]`, weights `[B, N, T, S]`).
+
+    Reference: Shaw et al. 2018, equations 1 to 4.
+
+    Example:
+    >>> import keras
+    >>> import numpy as np
+    >>> from t2t_relpos.attention import reference
+    >>> q = k = v = np.ones((1, 1, 2, 1), "float32")
+    >>> table = np.array([[10.0], [20.0], [30.0], [40.0]], "float32")  # distances -2 to 1
+    >>> positions = {"query_positions": np.arange(2), "key_positions": np.arange(2)}
+    >>> output, _ = reference.attention_of_pairs(
+    ...     q, k, v, None, table, max_relative_position=(2, 1), **positions)
+    >>> keras.ops.convert_to_numpy(output).ravel().tolist()
+    [36.0, 26.0]
+    """
+    left, right = max_relative_position
+    rows = ops.clip(key_positions[None, :] - query_positions[:, None], -left, right) + left
+    # `[T, S, H]` or `[N, T, S, H]`.
+    key_vectors, value_vectors = (
+        0.0 if table is None else ops.take(table, rows, axis=-2)
+        for table in (key_table, value_table)
+    )
+    query = ops.expand_dims(query, 3)
+    key, value = ops.expand_dims(key, 2), ops.expand_dims(value, 2)
+    scores = ops.sum(query * (key + key_vectors), axis=-1)
+    if mask is None:
+        weights = _softmax(scores)
+    else:
+        weights = ops.where(mask, _softmax(ops.where(mask, scores, -1e9)), 0.0)
+    return ops.sum(ops.expand_dims(weights, -1) * (value + value_vectors), axis=3), weights
+
+
 @dataclasses.dataclass(frozen=True)
 class _Options:
     """Options of `dot_product_attention_relative`."""

@@ -78,18 +78,19 @@ def range_around(positions, left, right):
 
 
 def relative_ids(length_q, length_k, max_relative_position, query_offset=None):
-    """Returns the table row of every pair: `clip(j - i, -K, K) + K`.
+    """Returns the table row of every pair: `clip(j - i, -left, right) + left`.
 
     `i` is the key position of the query (see `key_positions`) and `j` the position of the key.
 
     Args:
         length_q: number of queries T, an int or a scalar tensor.
         length_k: number of keys S, an int or a scalar tensor.
-        max_relative_position: clipping distance K. With 0, all pairs share one row.
+        max_relative_position: clipping distance K, or a pair (left, right) of them. With 0, all
+            pairs share one row.
         query_offset: key position of query 0. Default: `S - T`.
 
     Returns:
-        int32 `[T, S]`, or `[B, T, S]` for a `query_offset` of shape `[B]`, in `[0, 2K]`.
+        int32 `[T, S]`, or `[B, T, S]` for a `query_offset` of shape `[B]`, in `[0, left + right]`.
 
     Reference: Shaw et al. 2018, section 3.2; t2t `_generate_relative_positions_matrix`.
 
@@ -98,6 +99,8 @@ def relative_ids(length_q, length_k, max_relative_position, query_offset=None):
     >>> from t2t_relpos.attention import relative_ids
     >>> ops.convert_to_numpy(relative_ids(3, 3, 1)).tolist()
     [[1, 2, 2], [0, 1, 2], [0, 0, 1]]
+    >>> ops.convert_to_numpy(relative_ids(3, 3, (2, 0))).tolist()
+    [[2, 2, 2], [1, 2, 2], [0, 1, 2]]
     """
     queries = key_positions(length_q, length_k, query_offset)
     keys = arange(length_k)
@@ -105,12 +108,12 @@ def relative_ids(length_q, length_k, max_relative_position, query_offset=None):
 
 
 def relative_ids_from_positions(query_positions, key_positions, max_relative_position):
-    """Returns the table row of every pair of given positions: `clip(p_j - p_i, -K, K) + K`.
+    """Returns the table row of every pair of positions: `clip(p_j - p_i, -left, right) + left`.
 
     Args:
         query_positions: int `[T]` or `[B, T]`.
         key_positions: int `[S]` or `[B, S]`.
-        max_relative_position: clipping distance K.
+        max_relative_position: clipping distance K, or a pair (left, right) of them.
 
     Returns:
         int32 `[T, S]`, or `[B, T, S]` if either argument has a batch axis.

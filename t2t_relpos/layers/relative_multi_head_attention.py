@@ -32,8 +32,8 @@ class RelativeMultiHeadAttention(AttentionBase):
     """`keras.layers.MultiHeadAttention` with relative positions.
 
     Every pair of a query at position `i` and a key at position `j` has two learned vectors, chosen
-    by `clip(j - i, -K, K)`. One is added to the key in the score, the other to the value in the
-    output. No other position encoding is needed.
+    by `clip(j - i, -left, right)`. One is added to the key in the score, the other to the value in
+    the output. No other position encoding is needed.
 
     A subclass may override `_compute_attention`, as one of `keras.layers.MultiHeadAttention`. Calls
     and all methods for decoding use it.
@@ -69,8 +69,9 @@ class RelativeMultiHeadAttention(AttentionBase):
         use_gate: whether the outputs of the heads are multiplied by a sigmoid of a projection of
             the query. Default: False.
         seed: seed of the dropout. Default: None, a random seed.
-        max_relative_position: clipping distance K, an int from 0 to 1,000,000. Larger distances use
-            the table rows of K. Required unless both tables are off. Default: None.
+        max_relative_position: clipping distance K, an int from 0 to 1,000,000, or a pair (left,
+            right) of them. Larger distances use the table row of the clipping distance. Required
+            unless both tables are off. Default: None.
         use_key_table: whether relative positions are added to keys (a^K). Default: True.
         use_value_table: whether relative positions are added to values (a^V). Default: True.
         share_heads: True: all heads share a table (t2t, the paper's big model). False: each head
@@ -107,7 +108,8 @@ class RelativeMultiHeadAttention(AttentionBase):
         value_dense: projection of values.
         output_dense: projection of the outputs of the heads.
         key_embedding: a^K, a `RelativePositionEmbedding`, or None if off. Its `table` is
-            `[2K + 1, H]`, or `[N, 2K + 1, H]` if `share_heads` is False. It exists after `build`.
+            `[left + right + 1, H]`, or `[N, left + right + 1, H]` if `share_heads` is False. It
+            exists after `build`.
         value_embedding: a^V, a `RelativePositionEmbedding`, or None if off.
 
     Returns:
@@ -363,13 +365,14 @@ class RelativeMultiHeadAttention(AttentionBase):
         Returns:
             (outputs `[B, N, T, Hv]`, weights `[B, N, T, S]`, or None without `return_weights`).
         """
-        return attend(query, key, value, *self.clipped_tables(), **kwargs)
+        options = {"max_relative_position": self.max_relative_position} | kwargs
+        return attend(query, key, value, *self.clipped_tables(), **options)
 
     def clipped_tables(self):
-        """Returns the rows for clipped distances `-K` to `K`, of the tables of keys and values.
+        """Returns the rows for distances `-left` to `right`, of the tables of keys and values.
 
-        Each is a tensor `[2K + 1, H]`, `[N, 2K + 1, H]` for separate tables of the heads, or None
-        for a table that is off.
+        Each is a tensor `[left + right + 1, H]`, `[N, left + right + 1, H]` for separate tables of
+        the heads, or None for a table that is off.
         """
         tables = (self.key_embedding, self.value_embedding)
         return [None if t is None else ops.convert_to_tensor(t.table) for t in tables]
@@ -534,7 +537,7 @@ class RelativeMultiHeadAttention(AttentionBase):
 
         Args:
             layer: a built `keras.layers.MultiHeadAttention` with one attention axis.
-            max_relative_position: clipping distance K.
+            max_relative_position: clipping distance K, or a pair (left, right) of them.
             **kwargs: further arguments of the constructor, which replace those of `layer`, such as
                 `share_heads` or `flash_attention`.
 

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
+from t2t_relpos.attention.band import Distances
 from t2t_relpos.attention.relative_ids import relative_ids
 from t2t_relpos.layers.layer_mixin import LayerMixin
 
@@ -12,12 +13,13 @@ from t2t_relpos.layers.layer_mixin import LayerMixin
 class RelativePositionEmbedding(LayerMixin, keras.layers.Layer):
     """A table of vectors by clipped relative position.
 
-    Row `clip(j - i, -K, K) + K` belongs to query position `i` and key position `j`. The attention
-    layers read the `table` and do not build the tensor of looked-up vectors. A call of this layer
-    builds it.
+    Row `clip(j - i, -left, right) + left` belongs to query position `i` and key position `j`. The
+    attention layers read the `table` and do not build the tensor of looked-up vectors. A call of
+    this layer builds it.
 
     Args:
-        max_relative_position: clipping distance K, an int from 0 to 1,000,000.
+        max_relative_position: clipping distance K, an int from 0 to 1,000,000, or a pair (left,
+            right) of them. The table has left + right + 1 rows.
         depth: H, size of a vector.
         num_heads: N for a table per head. Default: None, one table for all heads.
         embeddings_initializer: initializer of the table. Default: `"glorot_uniform"`, as in t2t.
@@ -70,7 +72,7 @@ class RelativePositionEmbedding(LayerMixin, keras.layers.Layer):
         self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
 
     def build(self, query_shape=None, key_shape=None):
-        shape = (2 * self.max_relative_position + 1, self.depth)
+        shape = (Distances.of(self.max_relative_position).num_ids, self.depth)
         if self.num_heads is not None:
             shape = (self.num_heads, *shape)
         self.table = self.add_weight(

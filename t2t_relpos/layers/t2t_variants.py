@@ -70,11 +70,10 @@ class RelativeMultiHeadAttentionV2(RelativeMultiHeadAttention):
         table_initializer=None,
         **kwargs,
     ):
-        _checks.positive_int(max_relative_position, "max_relative_position")
         super().__init__(
             num_heads,
             key_dim,
-            max_relative_position=max_relative_position,
+            max_relative_position=_checks.one_distance(max_relative_position, type(self).__name__),
             use_value_table=use_value_table,
             share_heads=share_heads,
             table_initializer=table_initializer,
@@ -171,8 +170,8 @@ class RelativeMultiHeadAttention2D(AttentionBase):
         **kwargs,
     ):
         super().__init__(num_heads, key_dim, **kwargs)
-        self.max_relative_position = _checks.positive_int(
-            max_relative_position, "max_relative_position"
+        self.max_relative_position = _checks.one_distance(
+            max_relative_position, type(self).__name__
         )
         self.share_heads = share_heads
         self.table_initializer = keras.initializers.get(table_initializer)

@@ -22,8 +22,8 @@ class TransformerEncoder(TransformerBlock):
         kernel_initializer: initializer of all kernels. Default: `"glorot_uniform"`.
         bias_initializer: initializer of all biases. Default: `"zeros"`.
         normalize_first: True for pre-norm, False for post-norm. Default: False.
-        max_relative_position: clipping distance K of the self-attention. Required unless both
-            tables are off. Default: None.
+        max_relative_position: clipping distance K of the self-attention, or a pair (left, right) of
+            them. Required unless both tables are off. Default: None.
         use_key_table: whether relative positions are added to keys (a^K). Default: True.
         use_value_table: whether relative positions are added to values (a^V). Default: True.
         share_heads: whether all heads share a table. Default: True.

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
+from t2t_relpos.attention.band import Distances
+
 
 class AttentionKind(NamedTuple):
     """One of the three kinds of attention: encoder, decoder or cross-attention.
@@ -114,14 +116,14 @@ def _make_map(layer, query, key, weights, *, causal=False, query_offset=None, **
     position = None
     if layer.key_embedding is not None:
         table = ops.convert_to_numpy(layer.key_embedding.table)
-        position = _position_logits(query, table, distances)
+        position = _position_logits(query, table, distances, layer.max_relative_position)
     return AttentionMap(weights, query @ key.swapaxes(-1, -2), position, visible)
 
 
-def _position_logits(query, table, distances):
+def _position_logits(query, table, distances, max_relative_position):
     """Returns the product of each query and the table row of each key's distance, `[N, T, S]`."""
-    max_distance = table.shape[-2] // 2
-    rows = np.clip(distances, -max_distance, max_distance) + max_distance
+    left, right = Distances.of(max_relative_position)
+    rows = np.clip(distances, -left, right) + left
     by_row = query @ table.swapaxes(-1, -2)
     return np.take_along_axis(by_row, np.broadcast_to(rows, (len(query), *rows.shape)), axis=-1)
 
@@ -130,7 +132,7 @@ def read_table_norms(transformer) -> dict[str, list[NormLine]]:
     """Returns the row norms of all relative-position tables by the id of the attention kind."""
     return {
         kind.id: [
-            NormLine(number, column, list(range(-(len(norms) // 2), len(norms) // 2 + 1)), norms)
+            NormLine(number, column, _row_distances(layer), norms)
             for number, layer in enumerate(kind.layers(transformer), start=1)
             for column, table in enumerate((layer.key_embedding, layer.value_embedding))
             if table is not None
@@ -140,8 +142,14 @@ def read_table_norms(transformer) -> dict[str, list[NormLine]]:
     }
 
 
+def _row_distances(layer):
+    """Returns the distances of the table rows of an attention layer."""
+    left, right = Distances.of(layer.max_relative_position)
+    return list(range(-left, right + 1))
+
+
 def row_norms(table: np.ndarray) -> np.ndarray:
-    """Returns the row norms of a table `[2K + 1, H]` or `[N, 2K + 1, H]`: `[1 or N, 2K + 1]`."""
+    """Returns the row norms of a table `[R, H]` or `[N, R, H]`: `[1 or N, R]`."""
     return np.atleast_2d(np.linalg.norm(table, axis=-1))
 
 

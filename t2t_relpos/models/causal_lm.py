@@ -51,7 +51,8 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
         hidden_dim: D.
         intermediate_dim: width of the feed-forward networks.
         num_heads: N, number of heads. Must divide D.
-        max_relative_position: clipping distance K.
+        max_relative_position: clipping distance K, or a pair (left, right), of which only the left
+            one matters.
         dropout: rate of the dropouts of embeddings, sublayers and attention weights. Default: 0.0.
         share_heads: whether the heads of a layer share relative tables. Default: True.
         config: a `TransformerConfig`, instead of the arguments above. It allows other positions,

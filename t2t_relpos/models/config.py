@@ -38,8 +38,8 @@ class TransformerConfig:
             embeddings), "relative+sinusoidal", "relative+learned", or "none". With "relative_v2"
             instead of "relative", larger distances have no vectors, as in
             `RelativeMultiHeadAttentionV2`. Only a `CausalLM` supports it.
-        max_relative_position: clipping distance K of relative positions. With "relative_v2",
-            distances of K and more have no vectors.
+        max_relative_position: clipping distance K of relative positions, or a pair (left, right) of
+            them. With "relative_v2", distances of K and more have no vectors.
         use_key_table: whether relative positions are added to keys (a^K in the paper's Table 3).
         use_value_table: whether relative positions are added to values (a^V).
         share_heads: whether the heads of a layer share relative tables.
@@ -78,7 +78,7 @@ class TransformerConfig:
     intermediate_dim: int = 2048
     num_heads: int = 8
     position: str = "relative"
-    max_relative_position: int = 16
+    max_relative_position: int | tuple[int, int] = 16
     use_key_table: bool = True
     use_value_table: bool = True
     share_heads: bool = True
@@ -148,9 +148,10 @@ class TransformerConfig:
 
     def _check_position(self):
         """Raises ValueError if the settings of positions are out of range."""
-        _checks.max_relative_position(self.max_relative_position)
+        distances = _checks.max_relative_position(self.max_relative_position)
         if self.relative_v2:
-            _checks.positive_int(self.max_relative_position, "max_relative_position")
+            _checks.one_distance(distances, f"position={self.position!r}")
+        object.__setattr__(self, "max_relative_position", distances)
         if self.position not in POSITIONS:
             raise ValueError(
                 f"Expected `position` to be one of {', '.join(POSITIONS)}. "
@@ -233,7 +234,8 @@ class TransformerConfig:
 
     def to_dict(self):
         """Returns all settings as a dict of JSON types."""
-        return dataclasses.asdict(self)
+        settings = dataclasses.asdict(self)
+        return {name: list(x) if isinstance(x, tuple) else x for name, x in settings.items()}
 
 
 def _did_you_mean(word, words):

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 
+from t2t_relpos import _checks
 from t2t_relpos.models.causal_lm import CausalLM
 from t2t_relpos.t2t.weight_names import (
     canonical_weights,
@@ -99,8 +100,8 @@ def t2t_weights(model, num_shards=16):
 
     Raises:
         ValueError: if t2t has no variables for the model. Such models have biases in attention
-            projections, relative cross-attention, `max_relative_position=0`, no key table, or, but
-            for "relative_v2", tables per head or no value table.
+            projections, relative cross-attention, a `max_relative_position` of 0 or of two
+            distances, no key table, or, but for "relative_v2", tables per head or no value table.
 
     Example:
     >>> from t2t_relpos.models import Transformer
@@ -180,11 +181,7 @@ def _check_has_t2t_variables(model):
             "Expected relative_cross_attention=False: tensor2tensor has no relative positions "
             "between decoder and encoder. Received: relative_cross_attention=True."
         )
-    if config.max_relative_position == 0:
-        raise ValueError(
-            "Expected max_relative_position of at least 1: tensor2tensor does not support 0. "
-            "Received: 0."
-        )
+    _checks.one_distance(config.max_relative_position, "tensor2tensor")
 
 
 def check_shapes(received, expected):

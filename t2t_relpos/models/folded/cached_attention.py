@@ -7,6 +7,7 @@ import abc
 
 from keras import ops
 
+from t2t_relpos.attention.band import Distances
 from t2t_relpos.attention.masks import masked_softmax
 from t2t_relpos.backend import hide_constant, matmul_transposed, start_indices, write_slice
 
@@ -102,14 +103,14 @@ class GrowingCaches(DecoderCaches):
         self.num_slots = max_length * beam_size
         # A new slot is visible to its own hypothesis only.
         self.new_biases = MASKED_BIAS * (1.0 - ops.eye(beam_size))
-        self.tables = self._all_rows(max_length, config.max_relative_position)
+        self.tables = self._all_rows(max_length, Distances.of(config.max_relative_position).left)
 
-    def _all_rows(self, max_length, clip_distance):
+    def _all_rows(self, max_length, left):
         """Returns the table rows of all slots and layers, as a tensor for each name of a table.
 
         A step with s slots uses the last s rows.
         """
-        ids = ops.maximum(ops.arange(1 - max_length, 1, dtype="int32") + clip_distance, 0)
+        ids = ops.maximum(ops.arange(1 - max_length, 1, dtype="int32") + left, 0)
         ids = ops.repeat(ids, self.beam_size)
         rows = [table_rows(layer["self"], ids) for layer in self.decoder]
         return {name: ops.stack([each[name] for each in rows]) for name in rows[0]}
@@ -168,11 +169,9 @@ class FixedCaches(DecoderCaches):
     def __init__(self, config, decoder, max_length, beam_size):
         super().__init__(config, decoder, beam_size)
         self.max_length = max_length
-        clip_distance = config.max_relative_position
+        left = Distances.of(config.max_relative_position).left
         # A step reads a row for every step of the caches. The scores of later steps are masked.
-        ids = ops.clip(
-            ops.arange(1 - max_length, max_length, dtype="int32") + clip_distance, 0, clip_distance
-        )
+        ids = ops.clip(ops.arange(1 - max_length, max_length, dtype="int32") + left, 0, left)
         self.tables = [table_rows(layer["self"], ids) for layer in decoder]
 
     def start(self, batch):

@@ -5,6 +5,7 @@ import numpy as np
 from keras import ops
 
 from t2t_relpos.attention import attend as attend_relative
+from t2t_relpos.attention.band import Distances
 from t2t_relpos.backend import take_rows
 from t2t_relpos.layers.embeddings import sinusoids
 from t2t_relpos.models.folded.cached_attention import (
@@ -86,6 +87,7 @@ class FoldedTransformer:
                 query,
                 *memory[2 * number : 2 * number + 2],
                 *_tables(cross),
+                max_relative_position=self.config.max_relative_position,
                 key_mask=is_real,
                 query_offset=0,
             )
@@ -115,7 +117,13 @@ class FoldedTransformer:
     def _self_attention(self, x, layer, sizes, **masks):
         weights, layers = layer["self"], self.layers
         projected = layers.split(layers.project(x, weights), *sizes, "qkv")
-        outputs, _ = attend_relative(*projected, *_tables(weights), **masks, return_weights=False)
+        outputs, _ = attend_relative(
+            *projected,
+            *_tables(weights),
+            max_relative_position=self.config.max_relative_position,
+            **masks,
+            return_weights=False,
+        )
         return layers.leave(x, output_of(layers, outputs, weights), layer, "self")
 
     def _flat(self, x):
@@ -202,7 +210,7 @@ class DecoderStep:
         self.weights = weights
         self.positions = positions
         self.caches = caches
-        self.clip_distance = config.max_relative_position
+        self.distances = Distances.of(config.max_relative_position)
 
     def start(self, batch, **source):
         """Returns the state before the first step, with one row per sentence.
@@ -283,8 +291,8 @@ class DecoderStep:
             return attend(query, *memory, {}, {})
         key, value, _ = memory
         sizes, length = ops.shape(query)[:3], ops.shape(key)[2]
-        distances = ops.arange(length, dtype="int32") - time
-        ids = ops.clip(distances, -self.clip_distance, self.clip_distance) + self.clip_distance
+        left, right = self.distances
+        ids = ops.clip(ops.arange(length, dtype="int32") - time, -left, right) + left
         shapes = {"key_table": (*sizes, length), "value_table": (*sizes, value.shape[-1])}
         return attend(query, *memory, table_rows(attention, ids), shapes)
 
