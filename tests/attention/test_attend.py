@@ -187,8 +187,17 @@ FLOAT_MASKS = {"mask": table(7, 7), "key_mask": table(2, 7), "query_mask": table
     [
         (
             {"key_table": table(6, 5)},
-            "tables with an odd number of rows, R = 2 .* Received: 6 rows. For other tables",
+            "tables with an odd number of rows, R = 2 .* Received: 6 rows. Pass max_relative_pos",
         ),
+        (
+            {"key_table": table(6, 5), "max_relative_position": (3, 1)},
+            r"tables with 5 rows, .* max_relative_position=\(3, 1\). Received: 6 rows",
+        ),
+        (
+            {"key_table": table(5, 5), "max_relative_position": (4,)},
+            r"or a pair of them, \(left, right\). Received: max_relative_position=\(4,\)",
+        ),
+        ({"max_relative_position": -1}, "from 0 to 1,000,000, .* Received: max_.*=-1"),
         ({"value_table": table(1, 7, 5)}, r"Received: shape \(1, 7, 5\)"),
         ({"value_table": table(5)}, r"Received: shape \(5,\)"),
         (

@@ -1,4 +1,4 @@
-"""Compares outputs and gradients of every implementation with the port of tensor2tensor."""
+"""Compares outputs and gradients of every implementation with the definition of attention."""
 
 import functools
 import re
@@ -10,8 +10,15 @@ from gradients import gradients_of_squared_gradients, output_and_gradients
 from keras import ops
 from seeds import FixedSeed
 
-from t2t_relpos.attention import attend, combine_masks, dispatch, reference
+from t2t_relpos.attention import (
+    attend,
+    combine_masks,
+    dispatch,
+    reference,
+    relative_ids_from_positions,
+)
 from t2t_relpos.attention.attend import AttentionCall
+from t2t_relpos.attention.band import Distances
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.gather import pair_index
 
@@ -33,6 +40,12 @@ MASKS = [
 OFFSETS = [((11, 23, 2), 5), ((23, 11, 3), 0), ((5, 7, 2), -9), ((3, 5, 1), 17), ((1, 13, 3), 4)]
 MISSING = [("key_table",), ("value_table",), ("key_table", "value_table")]
 WINDOWS = [(SQUARE, 1), ((37, 41, 2), 4), ((37, 37, 3), 12), ((31, 31, 3), 50)]
+WINDOWS += [((37, 41, (5, 1)), 3), ((37, 37, (1, 5)), 12)]
+# Lengths of 1, less than left, less than right, and more than left + right.
+PAIRS = [(19, 19, (6, 2)), (19, 19, (2, 6)), (19, 19, (0, 3)), (19, 19, (3, 0)), (1, 1, (6, 2))]
+PAIRS += [(5, 5, (8, 3)), (5, 5, (3, 8)), (19, 32, (15, 16)), (5, 31, (6, 2)), (31, 5, (2, 6))]
+PAIRS += [(37, 37, (64, 8)), (199, 201, (64, 8)), (21, 19, (0, 1))]
+PAIR = PAIRS[0]
 CASES = [
     {**case, "causal": causal}
     for causal in (False, True)
@@ -44,11 +57,19 @@ CASES = [
         *({"lengths": lengths, "table_per_head": True} for lengths in (SQUARE, (5, 31, 2))),
         {"lengths": SQUARE, "table_per_head": True, "heads": 1},
         *({"lengths": lengths, "sliding_window": window} for lengths, window in WINDOWS),
+        *({"lengths": lengths} for lengths in PAIRS),
+        *({"lengths": PAIR, "masks": masks} for masks in ("keys", "keys and pairs")),
+        *({"lengths": PAIR, "missing": missing} for missing in MISSING),
+        {"lengths": PAIR, "table_per_head": True},
+        {"lengths": (5, 31, (2, 6)), "table_per_head": True},
+        *({"lengths": (11, 23, (5, 1)), "query_offset": offset} for offset in (5, -9, 40)),
+        {"lengths": (23, 11, (1, 5)), "query_offset": 0, "masks": "keys"},
         {"lengths": (29, 31, 2), "sliding_window": 4, "masks": "keys and pairs"},
         {"lengths": (11, 23, 2), "sliding_window": 3, "query_offset": 5},
         {"lengths": (23, 11, 3), "sliding_window": 5, "query_offset": 0},
     )
 ]
+CASES += [{"lengths": lengths, "positions": True} for lengths in (SQUARE, PAIR, (5, 31, (2, 6)))]
 
 
 class Problem:
@@ -56,8 +77,9 @@ class Problem:
 
     Args:
         widest: dtype of the tensors.
-        lengths: (T, S, K).
+        lengths: (T, S, K), or (T, S, (left, right)).
         masks: an entry of MASKS, or "" for none.
+        positions: whether positions are random, and given as `relative_ids`.
         missing: names of absent tables.
         rounded_to: dtype to which the tensors are rounded, or None. The cotangent is 1 then.
         **options: other arguments of `attend`.
@@ -71,20 +93,29 @@ class Problem:
         missing=(),
         heads=3,
         table_per_head=False,
+        positions=False,
         rounded_to=None,
         **options,
     ):
         rng = np.random.default_rng(20180401)
         length_q, length_k, k = lengths
-        table = (heads, 2 * k + 1, 5) if table_per_head else (2 * k + 1, 5)
+        self._distances = Distances.of(k)
+        if isinstance(k, tuple):
+            options["max_relative_position"] = k
+        rows = self._distances.num_ids
+        table = (heads, rows, 5) if table_per_head else (rows, 5)
         shapes = [(2, heads, length, 5) for length in (length_q, length_k, length_k)] + 2 * [table]
         arrays = [rng.normal(size=shape).astype(rounded_to or widest) for shape in shapes]
         arrays = zip(TENSORS, arrays, strict=True)
         self.arrays = {name: x.astype(widest) for name, x in arrays if name not in missing}
         self.cotangent = 1.0 if rounded_to else rng.normal(size=shapes[0])
         offset = options.get("query_offset", length_k - length_q)
-        distances = np.arange(length_k) - np.arange(length_q)[:, None] - offset
-        self._ids = np.clip(distances, -k, k) + k
+        self._positions = np.arange(length_q) + offset, np.arange(length_k)
+        if positions:
+            self._positions = [rng.integers(0, 50, x.shape) for x in self._positions]
+            ids = relative_ids_from_positions(*self._positions, k)
+            options["relative_ids"] = ops.convert_to_numpy(ids)
+        distances = self._positions[1] - self._positions[0][:, None]
         self._valid = np.ones((2, 1, length_q, length_k), bool)
         self.options = options
         if "sliding_window" in options:
@@ -102,29 +133,22 @@ class Problem:
 
     @functools.cached_property
     def expected(self):
-        return output_and_gradients(self._port, self.arrays, self.cotangent)
+        return output_and_gradients(self._by_definition, self.arrays, self.cotangent)
 
     @functools.cached_property
     def expected_second_derivatives(self):
         return second_derivatives("by_id", self)
 
-    def _port(self, arrays):
-        """Returns the outputs of the port for each head, and zeros for fully masked queries."""
-        bias = np.where(self._valid, 0.0, -1e9)
-        outputs = []
-        for head in range(arrays["query"].shape[1]):
-            query, key, value = (arrays[name][:, head : head + 1] for name in TENSORS[:3])
-            key_rows, value_rows = (self._rows(arrays.get(name), head) for name in TENSORS[3:])
-            scores = reference.relative_attention_inner(query, key, key_rows, True)
-            weights = reference._softmax(scores + ops.cast(bias, scores.dtype))
-            outputs.append(reference.relative_attention_inner(weights, value, value_rows, False))
-        return ops.where(self._valid.any(-1)[..., None], ops.concatenate(outputs, axis=1), 0)
-
-    def _rows(self, table, head):
-        """Returns the table row of every pair for a head, zeros without a table."""
-        if table is None:
-            return np.zeros((*self._ids.shape, 5), self.arrays["query"].dtype)
-        return ops.take(table[head] if len(table.shape) == 3 else table, self._ids, axis=0)
+    def _by_definition(self, arrays):
+        queries, keys = self._positions
+        outputs, _ = reference.attention_of_pairs(
+            **arrays,
+            max_relative_position=self._distances,
+            query_positions=queries,
+            key_positions=keys,
+            mask=self._valid,
+        )
+        return outputs
 
 
 @pytest.fixture(scope="session")
@@ -148,11 +172,15 @@ def run(implementation, tensors, **options):
     """Returns the outputs of an implementation. Skips the test if it does not support the call."""
     lengths = tensors["query"].shape[2], tensors["key"].shape[2]
     table = tensors.get("key_table", tensors.get("value_table"))
-    k = None if table is None else (table.shape[-2] - 1) // 2
+    k = None
+    if table is not None:
+        k = options.get("max_relative_position", (table.shape[-2] - 1) // 2)
     names = "causal", "query_offset", "sliding_window"
     described = {name: options[name] for name in (*names, "dropout") if name in options}
     if "mask" in options:
         described["mask"] = combine_masks(options["mask"])
+    if "relative_ids" in options:
+        described["ids_rank"] = 2
     described |= {name: ops.convert_to_tensor(x) for name, x in tensors.items()}
     unmet, _ = implementation.match(
         AttentionCall.from_arguments(*lengths, k, **described), ignore_preferences=True
@@ -163,7 +191,7 @@ def run(implementation, tensors, **options):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_outputs_and_gradients_equal_the_port(case, implementation, problem_of, assert_close):
+def test_outputs_and_gradients_equal_the_definition(case, implementation, problem_of, assert_close):
     problem = problem_of(**case)
     found = output_and_gradients(
         lambda xs: run(implementation, xs, **problem.options), problem.arrays, problem.cotangent

@@ -63,6 +63,25 @@ def test_weights_equal_tensor2tensor(path):
     assert_close(weights, record["weights"])
 
 
+@recordings
+def test_attention_of_pairs_equals_tensor2tensor(path):
+    record = load(path)
+    q, k, v, *tables = (record[x] for x in ATTENTION_INPUTS)
+    max_relative_position, _, _ = options_of(record)
+    bias = record.get("bias")
+    lengths = q.shape[2], k.shape[2]
+    output, weights = reference.attention_of_pairs(
+        *(q, k, v, *tables),
+        max_relative_position=(max_relative_position, max_relative_position),
+        query_positions=np.arange(lengths[0]) + lengths[1] - lengths[0],
+        key_positions=np.arange(lengths[1]),
+        mask=None if bias is None else bias == 0,
+    )
+    is_masked = np.zeros(1, bool) if bias is None else np.all(bias != 0, axis=-1, keepdims=True)
+    for found, name in ((output, "output"), (weights, "weights")):
+        assert_close(found, np.where(is_masked, 0, record[name]))
+
+
 @functools.cache
 def graph_with_unknown_shapes(dtype, heads, depth, max_relative_position, cache, allow_memory):
     """Returns a graph of the port. As in tensor2tensor, only heads and depth are known."""

@@ -70,5 +70,5 @@ def test_positions_of_queries_end_at_the_largest_int32():
 
 @pytest.mark.parametrize("k", [-1, 1.5])
 def test_relative_ids_reject_an_invalid_distance(k):
-    with pytest.raises(ValueError, match=f"from 0 to 1,000,000. Received: max_relative.*={k}"):
+    with pytest.raises(ValueError, match=rf"pair .*\(left, right\). Received: max_relative.*={k}"):
         relative_ids(3, 3, k)
