@@ -30,7 +30,7 @@ PAGES = [
     *sorted((ROOT / "docs/guides").glob("*.md")),
 ]
 # Packages that a page needs in addition to the extra `test`.
-REQUIRED = {"music": ("mido", "music21")}
+REQUIRED = {"jax": ("jax", "flax", "optax"), "music": ("mido", "music21")}
 BLOCK = re.compile(
     r"(?:^<!-- (?P<option>not run|tolerance|output varies): (?P<value>.*?) -->\n+)?"
     r"^```(?P<language>\w+)\n(?P<code>.*?)^```$",
