@@ -109,6 +109,7 @@ TRANSFORMER_VARIANTS = {
     "relative cross-attention": {"relative_cross_attention": True, "share_heads": False},
     "K = 0": {"max_relative_position": 0},
     "K above length": {"max_relative_position": 17},
+    "left and right": {"max_relative_position": (4, 2)},
     "a^V only": {"use_key_table": False},
     "sinusoidal": {"position": "sinusoidal"},
     "learned": {"position": "learned"},

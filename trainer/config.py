@@ -251,7 +251,14 @@ class RunConfig:
     )
 
     def __post_init__(self):
+        # Settings that are read from JSON have lists.
+        if isinstance(self.max_relative_position, list):
+            object.__setattr__(self, "max_relative_position", tuple(self.max_relative_position))
         setting_flags.check(self)
+        if isinstance(self.max_relative_position, tuple):
+            left, right = self.max_relative_position
+            if left == right:
+                object.__setattr__(self, "max_relative_position", left)
         _check_together(self)
 
     @classmethod

@@ -81,16 +81,15 @@ class _OneOrTwoIntegers(flags.ArgumentParser):
     syntactic_help = "an integer, or two: LEFT,RIGHT"
 
     def parse(self, argument):
-        numbers = argument
-        if isinstance(argument, str):
-            try:
-                numbers = tuple(map(int, argument.split(",")))
-            except ValueError:
-                numbers = ()
-            numbers = numbers[0] if len(numbers) == 1 else numbers
-        if isinstance(numbers, tuple) and len(numbers) != 2:
+        if not isinstance(argument, str):
+            return argument
+        try:
+            numbers = tuple(map(flags.IntegerParser().convert, argument.split(",")))
+        except ValueError:
+            numbers = ()
+        if len(numbers) not in (1, 2):
             raise ValueError(f"Expected {self.syntactic_help}. Received: {argument!r}.")
-        return numbers
+        return numbers if len(numbers) == 2 else numbers[0]
 
     def flag_type(self):
         return "int or int,int"

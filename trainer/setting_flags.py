@@ -65,12 +65,19 @@ def _required_type(field):
 
 def _check_type(field, value):
     expected = _required_type(field)
-    allowed = (int, float) if expected is float else expected
     if value is None and isinstance(field.type, types.UnionType):
         return
-    if not isinstance(value, allowed) or (isinstance(value, bool) and expected is not bool):
-        name = getattr(expected, "__name__", str(expected))
+    if not _has_type(value, expected):
+        name = getattr(expected, "__name__", "int or (int, int)")
         raise ValueError(f"Expected {field.name} to be of type {name}. Received: {value!r}.")
+
+
+def _has_type(value, expected):
+    """Returns whether a value has the type of a setting. A tuple must be a pair of integers."""
+    if isinstance(value, tuple):
+        return expected == int | tuple and len(value) == 2 and all(_has_type(x, int) for x in value)
+    allowed = (int, float) if expected is float else expected
+    return isinstance(value, allowed) and (expected is bool or not isinstance(value, bool))
 
 
 def _check_range(field, value):

@@ -55,7 +55,7 @@ class NormLine(NamedTuple):
     Attributes:
         layer: number of the layer, from 1.
         column: 0 for a^K, 1 for a^V.
-        distances: -K..K, key position minus query position.
+        distances: -left..right, key position minus query position.
         norms: Euclidean norms of the rows.
     """
 

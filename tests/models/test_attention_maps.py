@@ -48,9 +48,9 @@ def test_map_of_a_layer_equals_the_formula(transformer, rng):
     )
     np.testing.assert_allclose(maps[0].content, query @ key.swapaxes(-1, -2), rtol=1e-4, atol=1e-5)
     if maps[0].position is not None:
-        max_distance = transformer.config.max_relative_position
+        left, right = np.broadcast_to(transformer.config.max_relative_position, 2)
         distances = np.arange(7) - np.arange(7)[:, None]
-        rows = np.clip(distances, -max_distance, max_distance) + max_distance
+        rows = np.clip(distances, -left, right) + left
         vectors = np.asarray(attention.key_embedding.table)[..., rows, :]
         expected = (query[:, :, None] * vectors).sum(-1)
         np.testing.assert_allclose(maps[0].position, expected, rtol=1e-4, atol=1e-6)
@@ -79,7 +79,8 @@ def test_layers_are_restored_after_error(make_transformer):
 
 def test_read_table_norms_of_all_tables(transformer):
     config, norms = transformer.config, read_table_norms(transformer)
-    max_distance, num_heads = config.max_relative_position, 1 if config.share_heads else 2
+    left, right = np.broadcast_to(config.max_relative_position, 2)
+    num_heads = 1 if config.share_heads else 2
     columns = [c for c in (0, 1) if (config.use_key_table, config.use_value_table)[c]]
     for kind, num_layers in {"encoder": 2, "decoder": 3, "cross": 3}.items():
         has_tables = config.relative and (kind != "cross" or config.relative_cross_attention)
@@ -88,7 +89,7 @@ def test_read_table_norms_of_all_tables(transformer):
             (layer, column) for layer in layers for column in columns for _ in range(num_heads)
         ]
         for line in norms[kind]:
-            assert line.distances == list(range(-max_distance, max_distance + 1))
+            assert line.distances == list(range(-left, right + 1))
     if norms["decoder"]:
         table = np.asarray(transformer.decoder_layers[2].self_attention.value_embedding.table)
         expected = np.sqrt((table**2).sum(-1)).reshape(num_heads, -1)

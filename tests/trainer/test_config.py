@@ -55,8 +55,37 @@ def test_flag_of_wrong_type_raises():
         parsed("--seed=x")
 
 
-def test_settings_equal_their_dict():
-    resolved = config(dropout=0.3).resolve()
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("16", 16), ("0x10", 16), ("64,8", (64, 8)), (" 64, 8", (64, 8)), ("5,5", 5)],
+)
+def test_flag_of_distances_is_an_integer_or_a_pair(text, expected):
+    given = parsed(*(f"--{k}={v}" for k, v in MINIMAL.items()), f"--max_relative_position={text}")
+    assert given == config(max_relative_position=expected)
+
+
+@pytest.mark.parametrize("text", ["", "64,8,1", "a", "1,", ",1", "1.5,2", "(64, 8)", "64;8"])
+def test_flag_of_other_distances_raises(text):
+    message = re.escape(f"Expected an integer, or two: LEFT,RIGHT. Received: {text!r}.")
+    with pytest.raises(flags.IllegalFlagValueError, match=message):
+        parsed(f"--max_relative_position={text}")
+
+
+def test_help_shows_the_form_of_distances():
+    values = flags.FlagValues()
+    define_flags(values)
+    lines = values.get_help()
+    start = lines.index("--max_relative_position:")
+    text = " ".join(lines[start : lines.index("--", start + 2)].split())
+    assert text == (
+        "--max_relative_position: Clipping distance K of relative positions, or two distances "
+        "LEFT,RIGHT. Default: the preset's value. (an integer, or two: LEFT,RIGHT)"
+    )
+
+
+@pytest.mark.parametrize("distances", [None, 16, (64, 8)])
+def test_settings_equal_their_dict(distances):
+    resolved = config(dropout=0.3, max_relative_position=distances).resolve()
     assert RunConfig(**json.loads(json.dumps(resolved.to_dict()))) == resolved
 
 
@@ -238,6 +267,21 @@ def test_resolve_makes_paths_absolute(tmp_path, monkeypatch):
         ({"seed": "1"}, "Expected seed to be of type int. Received: '1'"),
         ({"seed": True}, "Expected seed to be of type int. Received: True"),
         ({"seed": None}, "Expected seed to be of type int. Received: None"),
+        *(
+            (
+                {"max_relative_position": value},
+                r"Expected max_relative_position to be of type int or \(int, int\)\. Received: "
+                + re.escape(repr(tuple(value) if isinstance(value, list) else value)),
+            )
+            for value in ("64,8", (64,), (1, 2, 3), [1, 2, 3], (), (1.5, 2), (True, 2), True, 1.5)
+        ),
+        (
+            {"max_relative_position": (-1, 8)},
+            r"Expected max_relative_position to be at least 0\. Received: \(-1, 8\)\.",
+        ),
+        ({"max_relative_position": (8, -1)}, "Expected max_relative_position to be at least 0"),
+        ({"max_relative_position": -1}, "Expected max_relative_position to be at least 0"),
+        ({"seed": (1, 2)}, r"Expected seed to be of type int. Received: \(1, 2\)"),
         ({"deterministic": 1}, "Expected deterministic to be of type bool. Received: 1"),
         (
             {"jit_compile": True, "strategy": "multiworker"},

@@ -16,6 +16,8 @@ from t2t_relpos.models import PRESETS
 from trainer import train
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.model_dir import ModelDirectory
+from trainer.serving.signatures import TranslationModule, TranslationSettings
+from trainer.serving.translator import Translator
 from trainer.training.preparation import Preparation
 from trainer.training.training_run import TrainingRun
 
@@ -226,6 +228,24 @@ def test_interrupt_before_the_first_step_exits(tmp_path, small_run, monkeypatch,
     message = "\ntrainer.train: interrupted. Rerun the same command.\n"
     assert capsys.readouterr().err.endswith(message)
     assert not (tmp_path / "m").exists()
+
+
+def test_run_with_two_distances_resumes_and_translates(tmp_path, small_run, eager_searches):
+    for steps in (2, 3):
+        small_run(tmp_path, max_relative_position=(3, 2), train_steps=steps)
+    directory = ModelDirectory.open(tmp_path)
+    assert directory.read_config()["architecture"]["max_relative_position"] == [3, 2]
+    assert directory.read_run()["max_relative_position"] == [3, 2]
+    message = small_run.fails(tmp_path, max_relative_position=3, train_steps=4)
+    assert "max_relative_position is [3, 2] in the directory and 3 in this run" in message
+
+    model, tokenizer = directory.load_model(), directory.load_tokenizer()
+    assert model.encoder_layers[0].self_attention.key_embedding.table.shape == (6, 4)
+    module = TranslationModule.from_model_dir(tmp_path, TranslationSettings(extra_length=5))
+    (answer,) = Translator(module.serve, module)(small_run.source[:1])
+    source = tokenizer.tokenize(small_run.source[:1]).to_tensor()
+    ids = model.generate(source, max_length=source.shape[1] + 5)
+    assert tokenizer.detokenize(ids).numpy().tolist() == [answer.text]
 
 
 def test_learned_positions_cover_max_length(tmp_path, small_run):

@@ -6,6 +6,7 @@ CTranslate2 computes its layers in `src/layers/transformer.cc`, `attention.cc` a
 import numpy as np
 from ctranslate2.specs import transformer_spec
 
+from t2t_relpos.attention.band import Distances
 from t2t_relpos.layers.embeddings import sinusoids
 from trainer.data.tokenizer import EOS_ID, PAD_ID
 
@@ -66,6 +67,13 @@ def _check_supported(config):
             "Expected relative positions that all heads share, since CTranslate2 has one table "
             f"for all heads of a layer. Received: share_heads=False with {config.num_heads} heads. "
             "Presets such as tiny and shaw_big share them."
+        )
+    if has_tables and isinstance(config.max_relative_position, tuple):
+        raise ValueError(
+            "Expected the same clipping distance on both sides, since the decoder of CTranslate2 "
+            f"has no two distances. Received: max_relative_position={config.max_relative_position}."
+            " Train with an integer, such as --max_relative_position="
+            f"{max(config.max_relative_position)}."
         )
     if config.relative_cross_attention:
         raise ValueError(
@@ -138,8 +146,8 @@ def _set_attention(spec, attention, residual, *, with_tables=False):
 
 
 def _table(embedding, attention):
-    """Returns a table `[2K + 1, H]`, of zeros if the layer has none."""
-    rows = 2 * (attention.max_relative_position or 0) + 1
+    """Returns a table `[R, H]`, of zeros if the layer has none."""
+    rows = Distances.of(attention.max_relative_position or 0).num_ids
     if embedding is None:
         return np.zeros((rows, attention.key_dim), "float32")
     return _array(embedding.table).reshape(rows, attention.key_dim)

@@ -24,6 +24,11 @@ KINDS = {
     "no key table": {"use_key_table": False},
     "no value table": {"use_value_table": False},
     "no tables": {"use_key_table": False, "use_value_table": False},
+    "no tables, two distances": {
+        "use_key_table": False,
+        "use_value_table": False,
+        "max_relative_position": (5, 2),
+    },
     "one head, tables per head": {"share_heads": False, "num_heads": 1},
     "sinusoidal": {"position": "sinusoidal"},
     "learned": {"position": "learned", "max_length": 13},
@@ -210,6 +215,16 @@ def test_padding_is_excluded_from_search_and_softmax(rng, translator):
             {"share_heads": False},
             "since CTranslate2 has one table for all heads of a layer. Received: "
             "share_heads=False with 2 heads.",
+        ),
+        (
+            {"max_relative_position": (4, 2)},
+            "since the decoder of CTranslate2 has no two distances. Received: "
+            "max_relative_position=(4, 2). Train with an integer, such as "
+            "--max_relative_position=4.",
+        ),
+        (
+            {"max_relative_position": (2, 3), "use_value_table": False},
+            "Received: max_relative_position=(2, 3).",
         ),
         (
             {"relative_cross_attention": True},
