@@ -68,13 +68,6 @@ def _check_supported(config):
             f"for all heads of a layer. Received: share_heads=False with {config.num_heads} heads. "
             "Presets such as tiny and shaw_big share them."
         )
-    if has_tables and isinstance(config.max_relative_position, tuple):
-        raise ValueError(
-            "Expected the same clipping distance on both sides, since the decoder of CTranslate2 "
-            f"has no two distances. Received: max_relative_position={config.max_relative_position}."
-            " Train with an integer, such as --max_relative_position="
-            f"{max(config.max_relative_position)}."
-        )
     if config.relative_cross_attention:
         raise ValueError(
             "Expected cross-attention without relative positions, since CTranslate2 does not "
@@ -146,11 +139,17 @@ def _set_attention(spec, attention, residual, *, with_tables=False):
 
 
 def _table(embedding, attention):
-    """Returns a table `[R, H]`, of zeros if the layer has none."""
-    rows = Distances.of(attention.max_relative_position or 0).num_ids
+    """Returns a table `[2K + 1, H]`, of zeros if the layer has none.
+
+    CTranslate2 has one distance K. The table of two distances is extended to the larger one with
+    copies of its first or last row, which represents all larger distances.
+    """
+    left, right = Distances.of(attention.max_relative_position or 0)
+    max_distance = max(left, right)
     if embedding is None:
-        return np.zeros((rows, attention.key_dim), "float32")
-    return _array(embedding.table).reshape(rows, attention.key_dim)
+        return np.zeros((2 * max_distance + 1, attention.key_dim), "float32")
+    table = _array(embedding.table).reshape(left + right + 1, attention.key_dim)
+    return np.pad(table, [(max_distance - left, max_distance - right), (0, 0)], mode="edge")
 
 
 def _set_identity(spec, width):

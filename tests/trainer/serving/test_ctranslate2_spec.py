@@ -24,10 +24,13 @@ KINDS = {
     "no key table": {"use_key_table": False},
     "no value table": {"use_value_table": False},
     "no tables": {"use_key_table": False, "use_value_table": False},
-    "no tables, two distances": {
+    "left and right": {"max_relative_position": (4, 2)},
+    "left and right, no value table": {"max_relative_position": (2, 4), "use_value_table": False},
+    "left and right, no key table": {"max_relative_position": (3, 0), "use_key_table": False},
+    "left and right, no tables": {
+        "max_relative_position": (0, 3),
         "use_key_table": False,
         "use_value_table": False,
-        "max_relative_position": (5, 2),
     },
     "one head, tables per head": {"share_heads": False, "num_heads": 1},
     "sinusoidal": {"position": "sinusoidal"},
@@ -46,7 +49,12 @@ KINDS = {
 }
 POST_NORM = ["relative", "sinusoidal", "epsilon"]
 CASES = [(kind, True) for kind in KINDS] + [(kind, False) for kind in POST_NORM]
-QUICK = [("relative", True), ("sinusoidal", False), ("two vocabularies", True)]
+QUICK = [
+    ("relative", True),
+    ("left and right", True),
+    ("sinusoidal", False),
+    ("two vocabularies", True),
+]
 
 
 def random_model(rng, **settings):
@@ -215,16 +223,6 @@ def test_padding_is_excluded_from_search_and_softmax(rng, translator):
             {"share_heads": False},
             "since CTranslate2 has one table for all heads of a layer. Received: "
             "share_heads=False with 2 heads.",
-        ),
-        (
-            {"max_relative_position": (4, 2)},
-            "since the decoder of CTranslate2 has no two distances. Received: "
-            "max_relative_position=(4, 2). Train with an integer, such as "
-            "--max_relative_position=4.",
-        ),
-        (
-            {"max_relative_position": (2, 3), "use_value_table": False},
-            "Received: max_relative_position=(2, 3).",
         ),
         (
             {"relative_cross_attention": True},
