@@ -26,33 +26,43 @@ def max_relative_position(value):
     Raises:
         ValueError: if the value is neither an integer from 0 to 1,000,000 nor a pair of them.
     """
-    distances = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
-    if len(distances) != 2 or not all(is_integer(x) and 0 <= x <= 1_000_000 for x in distances):
+    distances = _left_and_right(value)
+    if distances is None:
         raise ValueError(
             "Expected `max_relative_position`, the clipping distance, to be an integer from 0 to "
             "1,000,000, or a pair of them, (left, right). "
             f"Received: max_relative_position={value!r}. Pass it by keyword. Values from 8 to 32 "
             "suit translation; 0 gives all positions the same embedding."
         )
-    left, right = map(int, distances)
-    return left if left == right else (left, right)
+    left, right = distances
+    return left if left == right else distances
 
 
-def one_distance(value, owner, smallest=1):
+def one_distance(value, owner):
     """Returns K, the clipping distance of a part of tensor2tensor, which has no pairs.
 
     Args:
-        value: an int of at least `smallest`, or a pair (K, K).
+        value: an int from 1 to 1,000,000, or a pair (K, K).
         owner: what has the distance, for the error.
-        smallest: smallest K. Default: 1.
+
+    Raises:
+        ValueError: if the value is another one.
     """
-    value = max_relative_position(value)
-    if not is_integer(value) or value < smallest:
+    left, right = _left_and_right(value) or (0, 0)
+    if left != right or left < 1:
         raise ValueError(
-            f"Expected `max_relative_position` of {owner} to be an integer of at least "
-            f"{smallest}, the distance on both sides. Received: max_relative_position={value!r}."
+            f"Expected `max_relative_position` of {owner} to be an integer from 1 to 1,000,000, "
+            f"the distance on both sides. Received: max_relative_position={value!r}."
         )
-    return value
+    return left
+
+
+def _left_and_right(value):
+    """Returns the distances (left, right) of an int or a pair, or None for any other value."""
+    distances = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
+    if len(distances) == 2 and all(is_integer(x) and 0 <= x <= 1_000_000 for x in distances):
+        return tuple(map(int, distances))
+    return None
 
 
 def rate(value, name):

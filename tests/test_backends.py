@@ -57,6 +57,10 @@ def test_models_equal_tensorflow(rng, tmp_path):
     post_norm = {"position": "sinusoidal", "normalize_first": False}
     models = {
         "pre_norm": (make_transformer(share_heads=False), random_batch(rng)),
+        "left_right": (
+            make_transformer(max_relative_position=(4, 1), relative_cross_attention=True),
+            random_batch(rng),
+        ),
         "post_norm": (make_transformer(share_heads=False, **post_norm), random_batch(rng)),
         "layers": (keras.Model(symbols, outputs), random_inputs(symbols, rng)),
     }

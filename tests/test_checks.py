@@ -1,9 +1,19 @@
 """Tests of the checks of arguments: calls and the texts of their errors."""
 
+import functools
+import re
+
+import keras
 import numpy as np
 import pytest
 
-from t2t_relpos import _checks
+from t2t_relpos import CausalLM, TransformerConfig, _checks, layers
+from t2t_relpos.attention import (
+    attend,
+    explain,
+    relative_ids,
+    relative_ids_from_positions,
+)
 
 MASK = np.ones((3, 7), bool)
 SIZES = {"B": 3, "T": 7, "S": 11, "N": 2}
@@ -128,9 +138,19 @@ ERRORS = [
     (
         _checks.max_relative_position,
         (-1,),
-        "Expected `max_relative_position` (K, the clipping distance) to be an integer from 0 to "
-        "1,000,000. Received: max_relative_position=-1. Pass it by keyword. Values from 8 to 32 "
-        "suit translation; 0 gives all positions the same embedding.",
+        "Expected `max_relative_position`, the clipping distance, to be an integer from 0 to "
+        "1,000,000, or a pair of them, (left, right). Received: max_relative_position=-1. Pass it "
+        "by keyword. Values from 8 to 32 suit translation; 0 gives all positions the same "
+        "embedding.",
+    ),
+    *(
+        (
+            _checks.one_distance,
+            (value, "this layer"),
+            "Expected `max_relative_position` of this layer to be an integer from 1 to 1,000,000, "
+            f"the distance on both sides. Received: max_relative_position={value!r}.",
+        )
+        for value in (0, (3, 2), [0, 0], (3, 3, 3), None, 2.5, True)
     ),
 ]
 
@@ -155,6 +175,84 @@ def test_axes_of_size_one_are_broadcast_only_if_allowed():
     for shape, broadcast in (((3, 1), "B"), ((1, 7), "")):
         with pytest.raises(ValueError, match="Expected `mask` of shape"):
             _checks.check_shape(shape, "mask", "B T", SIZES, broadcast=broadcast)
+
+
+@pytest.mark.parametrize("pair", [(3, 3), [3, 3], (np.int64(3), np.uint8(3))])
+def test_a_pair_of_equal_distances_is_one_distance(pair):
+    for found in (_checks.max_relative_position(pair), _checks.one_distance(pair, "this layer")):
+        assert found == 3 and type(found) is int
+
+
+HEADS = {"num_heads": 2, "key_dim": 3}
+BLOCK = {"intermediate_dim": 5, "num_heads": 2}
+
+
+def make_from_keras(max_relative_position):
+    theirs = keras.layers.MultiHeadAttention(**HEADS)
+    theirs.build((None, None, 6), (None, None, 6))
+    convert = layers.RelativeMultiHeadAttention.from_multi_head_attention
+    return convert(theirs, max_relative_position)
+
+
+def attend_with_tables(max_relative_position):
+    x, table = np.ones((1, 1, 3, 2), "float32"), np.ones((5, 2), "float32")
+    return attend(x, x, x, table, max_relative_position=max_relative_position)
+
+
+CLIPPING = {
+    "layer": functools.partial(layers.RelativeMultiHeadAttention, **HEADS),
+    "layer without tables": functools.partial(
+        layers.RelativeMultiHeadAttention, **HEADS, use_key_table=False, use_value_table=False
+    ),
+    "from_multi_head_attention": make_from_keras,
+    "embedding": functools.partial(layers.RelativePositionEmbedding, depth=3),
+    "encoder": functools.partial(layers.TransformerEncoder, **BLOCK),
+    "encoder without tables": functools.partial(
+        layers.TransformerEncoder, **BLOCK, use_key_table=False, use_value_table=False
+    ),
+    "decoder": functools.partial(layers.TransformerDecoder, **BLOCK),
+    "config": functools.partial(TransformerConfig, vocab_size=7),
+    "sinusoidal": functools.partial(TransformerConfig, vocab_size=7, position="sinusoidal"),
+    "language model": functools.partial(CausalLM, 7, 1, 6, 5, 2),
+    "attend": attend_with_tables,
+    "explain": functools.partial(explain, 7),
+    "relative_ids": functools.partial(relative_ids, 5, 7),
+    "relative_ids_from_positions": functools.partial(
+        relative_ids_from_positions, np.arange(5), np.arange(7)
+    ),
+}
+# Parts of tensor2tensor, which have one distance of at least 1.
+ONE_DISTANCE = {
+    "RelativeMultiHeadAttentionV2": functools.partial(layers.RelativeMultiHeadAttentionV2, **HEADS),
+    "RelativeMultiHeadAttention2D": functools.partial(layers.RelativeMultiHeadAttention2D, **HEADS),
+    "relative_v2=True": functools.partial(layers.TransformerDecoder, **BLOCK, relative_v2=True),
+    "position='relative_v2'": functools.partial(
+        TransformerConfig, vocab_size=7, position="relative_v2"
+    ),
+}
+# An array is refused like a string: configurations have JSON types.
+NO_DISTANCES = [-1, 2.0, 10**9, True, "64,8", "64,8,1", (), (64,), (-1, 8), (1.5, 2), (1, 2, 3)]
+NO_DISTANCES += [(True, 2), ((1, 2), 3), [None, 2], np.array([64, 8])]
+
+
+@pytest.mark.parametrize("name", [*CLIPPING, *ONE_DISTANCE])
+def test_invalid_clipping_distances(name):
+    message = "Expected `max_relative_position`.* to be an integer from . to 1,000,000,.*"
+    for value in NO_DISTANCES:
+        received = re.escape(f"Received: max_relative_position={value!r}.")
+        # Keras converts errors of `from_config` to TypeError.
+        with pytest.raises((ValueError, TypeError), match=message + received):
+            (CLIPPING | ONE_DISTANCE)[name](max_relative_position=value)
+
+
+@pytest.mark.parametrize("name", ONE_DISTANCE)
+def test_parts_of_t2t_have_one_distance(name):
+    make = ONE_DISTANCE[name]
+    for value in (0, (0, 0), (3, 2), [0, 3]):
+        message = f"of {re.escape(name)} to be an integer from 1 to .*, the distance on both sides"
+        with pytest.raises(ValueError, match=message):
+            make(max_relative_position=value)
+    assert make(max_relative_position=(3, 3)).max_relative_position == 3
 
 
 def test_required_arguments():

@@ -59,10 +59,10 @@ def distances(length):
     return np.arange(length) - np.arange(length)[:, None]
 
 
-def clipped(table, distance):
-    """Returns the vectors of clipped distances: of rows for -K to K."""
-    k = table.shape[-2] // 2
-    return table[..., np.clip(distance, -k, k) + k, :]
+def clipped(table, distance, left=None):
+    """Returns the vectors of clipped distances: of rows for -left to right, by default -K to K."""
+    left = table.shape[-2] // 2 if left is None else left
+    return table[..., np.clip(distance, -left, table.shape[-2] - 1 - left) + left, :]
 
 
 def unclipped(table, distance):
@@ -340,9 +340,10 @@ def check_relation_layer(rng, length):
 
 @first_call("RelativePositionEmbedding")
 def check_position_vectors(rng, length):
-    layer = layers.RelativePositionEmbedding(max_relative_position=K, depth=DEPTH)
-    found = layer(sequence(rng, length))
-    assert_all_close([found], [clipped(array(layer.table), distances(length))], rtol=0)
+    for given, left in ((K, K), ((K, 7), K), ((7, K), 7)):
+        layer = layers.RelativePositionEmbedding(max_relative_position=given, depth=DEPTH)
+        found = layer(sequence(rng, length))
+        assert_all_close([found], [clipped(array(layer.table), distances(length), left)], rtol=0)
 
 
 @first_call("SinusoidalPositionEncoding")

@@ -103,13 +103,13 @@ def attend(
     tensors = dict(zip(names, tensors, strict=True))
     query_mask = as_tensor(query_mask)
     tensors["mask"] = combine_masks(tensors["mask"])
-    sizes = _check(tensors, query_mask)
+    _check(tensors, query_mask)
     lengths = ops.shape(tensors["query"])[2], ops.shape(tensors["key"])[2]
     ids = tensors["relative_ids"]
     seeded_dropout = dropout is None or isinstance(dropout, AttentionDropout)
     call = AttentionCall.from_arguments(
         *lengths,
-        _max_relative_position(max_relative_position, sizes.get("R"), ids is not None),
+        _max_relative_position(max_relative_position, tensors),
         causal=causal,
         query_offset=query_offset,
         sliding_window=sliding_window,
@@ -132,11 +132,7 @@ _TABLE_ADVICE = (
 
 
 def _check(tensors, query_mask):
-    """Returns sizes by name: "R", the number of table rows, if there is a table.
-
-    Raises:
-        ValueError: if the tensors of a call have unsupported dtypes or shapes.
-    """
+    """Raises ValueError if the tensors of a call have unsupported dtypes or shapes."""
     for name, mask in (("key_mask", tensors["key_mask"]), ("query_mask", query_mask)):
         _checks.boolean(mask, name)
     sizes = _checks.check(tensors["query"], "query", "B N T H", "float")
@@ -151,26 +147,28 @@ def _check(tensors, query_mask):
             _checks.in_range(
                 ids, "`relative_ids`", 0, sizes["R"], "They are the rows of the tables."
             )
-    return sizes
 
 
-def _max_relative_position(value, rows, has_ids):
+def _max_relative_position(value, tensors):
     """Returns the clipping distances of tables: K or (left, right). None: no tables.
 
     Args:
         value: the argument of `attend`.
-        rows: number of table rows R, or None.
-        has_ids: whether `relative_ids` choose the rows.
+        tensors: the tensors of the call by name.
 
     Raises:
         ValueError: if tables don't have the rows of `value`, or without it an even number of rows.
     """
     if value is not None:
         value = _checks.max_relative_position(value)
-    if rows is None:
+    key_table, value_table = tensors["key_table"], tensors["value_table"]
+    table = value_table if key_table is None else key_table
+    if table is None:
         return None
+    # While PyTorch traces an export, sizes are tensors.
+    rows = int(table.shape[-2])
     if value is None:
-        if rows % 2 == 0 and not has_ids:
+        if rows % 2 == 0 and tensors["relative_ids"] is None:
             raise ValueError(
                 "Expected tables with an odd number of rows, R = 2 * max_relative_position + 1. "
                 f"Received: {rows} rows. Pass max_relative_position=(left, right) for tables of "

@@ -69,7 +69,7 @@ class TransformerBlock(LayerMixin, keras.layers.Layer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.normalize_first = normalize_first
-        if use_key_table or use_value_table:
+        if use_key_table or use_value_table or max_relative_position is not None:
             max_relative_position = _checks.max_relative_position(max_relative_position)
         self.max_relative_position = max_relative_position
         self.use_key_table = use_key_table

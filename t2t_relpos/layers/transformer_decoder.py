@@ -113,6 +113,8 @@ class TransformerDecoder(TransformerBlock):
         )
         self.relative_cross_attention = relative_cross_attention
         self.relative_v2 = relative_v2
+        if relative_v2:
+            _checks.one_distance(self.max_relative_position, "relative_v2=True")
 
     def build(self, decoder_sequence_shape, encoder_sequence_shape=None):
         self._build_sublayers("decoder_sequence", decoder_sequence_shape, v2=self.relative_v2)

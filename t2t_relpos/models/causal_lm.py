@@ -128,7 +128,8 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
         }
         if config is None:
             self.config = _config_of(settings)
-            self.settings = settings
+            distances = self.config.max_relative_position
+            self.settings = settings | {"max_relative_position": distances}
         else:
             _check_config(config, settings)
             self.config = config

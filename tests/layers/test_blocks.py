@@ -157,6 +157,8 @@ def test_blocks_reject_an_invalid_window(sliding_window):
         {"sliding_window": 3},
         {"sliding_window": 2, "relative_v2": True, "flash_attention": True},
         {"relative_cross_attention": True},
+        {"relative_cross_attention": True, "max_relative_position": (4, 1), "share_heads": False},
+        {"relative_cross_attention": True, "max_relative_position": [0, 2]},
     ],
     ids=str,
 )

@@ -79,6 +79,7 @@ OTHER_CALLS = {
 # Cases that add settings to another one, which take the same code.
 LEFT_OUT = (
     "relative_per_head",
+    "relative_left_right",
     "relative_large_k",
     "v2_masked",
     "decoder_relative_cross_attention",

@@ -118,14 +118,20 @@ def test_learned_positions_reject_long_sequences():
             layer(x)
 
 
+@pytest.mark.parametrize(
+    "distances, left, right", [(2, 2, 2), ((3, 1), 3, 1), ([0, 2], 0, 2), ((2, 0), 2, 0)]
+)
 @pytest.mark.parametrize("num_heads", [None, 3])
-def test_relative_position_embedding_looks_up_clipped_distances(num_heads, rng):
-    layer = RelativePositionEmbedding(2, depth=5, num_heads=num_heads)
+def test_relative_position_embedding_looks_up_clipped_distances(
+    distances, left, right, num_heads, rng
+):
+    layer = RelativePositionEmbedding(distances, depth=5, num_heads=num_heads)
     vectors = ops.convert_to_numpy(layer(rng.normal(size=(1, 3, 1)), rng.normal(size=(1, 7, 1))))
     table = ops.convert_to_numpy(layer.table)
+    assert table.shape[-2] == left + right + 1
     for i in range(3):
         for j in range(7):
-            row = np.clip(j - (i + 4), -2, 2) + 2
+            row = np.clip(j - (i + 4), -left, right) + left
             np.testing.assert_array_equal(vectors[..., i, j, :], table[..., row, :])
 
 

@@ -23,7 +23,7 @@ SIZES = [(2, 7, 9), (3, 20, 2), (1, 1, 1), (2, 5, 3)]
 pytestmark = pytest.mark.filterwarnings("ignore")
 # jax2onnx converts these for fixed batch sizes and lengths only.
 FIXED_ON_JAX = {"2d", "local"}
-FAST = ("relative", "relations", "encoder")
+FAST = ("relative", "relative_left_right", "relations", "encoder")
 some_and_all = pytest.mark.parametrize(
     "names", [FAST, pytest.param(tuple(CASES), marks=pytest.mark.long)], ids=["some", "all"]
 )
@@ -183,9 +183,9 @@ def test_jax_reports_layers_that_need_fixed_sizes(name, tmp_path):
         export(model, "onnx", tmp_path)
 
 
-def transformer():
+def transformer(**settings):
     sizes = {"vocab_size": VOCABULARY, "num_encoder_layers": 1, "num_decoder_layers": 1}
-    return Transformer(TransformerConfig(hidden_dim=16, **BLOCK, **sizes))
+    return Transformer(TransformerConfig(**{"hidden_dim": 16} | BLOCK | sizes | settings))
 
 
 @pytest.mark.parametrize(
@@ -197,8 +197,19 @@ def transformer():
         if each != "litert"
     ],
 )
-def test_export_of_a_transformer_that_was_never_called(format, tmp_path, rng):
-    model = transformer()
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        pytest.param(
+            {"max_relative_position": (5, 2), "relative_cross_attention": True},
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=str,
+)
+def test_export_of_a_transformer_that_was_never_called(settings, format, tmp_path, rng):
+    model = transformer(**settings)
     run = export(model, format, tmp_path)
     for batch_size, *sizes in SIZES:
         ids = [rng.integers(0, VOCABULARY, (batch_size, n)).astype("int32") for n in sizes]
@@ -218,8 +229,9 @@ def test_export_of_a_transformer_that_was_trained(tmp_path, tf):
 
 
 @pytest.mark.parametrize("format", [each for each in SUPPORTED if each != "tf_saved_model"])
-def test_export_of_a_causal_lm_that_was_never_called(format, tmp_path, rng):
-    model = CausalLM(VOCABULARY, 1, hidden_dim=16, **BLOCK)
+@pytest.mark.parametrize("distances", [4, pytest.param((5, 2), marks=pytest.mark.slow)])
+def test_export_of_a_causal_lm_that_was_never_called(distances, format, tmp_path, rng):
+    model = CausalLM(VOCABULARY, 1, hidden_dim=16, **BLOCK | {"max_relative_position": distances})
     run = export(model, format, tmp_path)
     for batch_size, length, _ in SIZES:
         ids = rng.integers(0, VOCABULARY, (batch_size, length)).astype("int32")

@@ -34,6 +34,8 @@ def normal(rng, *shape):
     [
         ("relative", {}),
         ("relative", {"share_heads": False, "sliding_window": 4}),
+        ("relative_left_right", {}),
+        ("relative", {"max_relative_position": (0, 3), "share_heads": False}),
         ("v2", {}),
         ("v2", {"masked": True}),
     ],

@@ -50,12 +50,15 @@ def test_variable_shapes_and_paths_equal_keras(settings):
     np.testing.assert_allclose(ours(X, Y), theirs(X, Y), atol=1e-5)
 
 
-def test_from_multi_head_attention_equals_the_source_layer():
+@pytest.mark.parametrize("distances, rows", [(3, 7), ((6, 2), 9)])
+def test_from_multi_head_attention_equals_the_source_layer(distances, rows):
     theirs = keras.layers.MultiHeadAttention(2, 5, value_dim=VALUE_DIM, use_gate=True)
     theirs(X, Y, Y[..., :3])
     theirs.set_weights([np.random.default_rng(3).normal(size=v.shape) for v in theirs.variables])
-    ours = RelativeMultiHeadAttention.from_multi_head_attention(theirs, 3, share_heads=False)
-    assert ours.key_embedding.table.shape == (2, 7, 5)
+    ours = RelativeMultiHeadAttention.from_multi_head_attention(
+        theirs, distances, share_heads=False
+    )
+    assert ours.key_embedding.table.shape == (2, rows, 5)
     # On PyTorch, Keras's fused kernel rounds differently.
     np.testing.assert_allclose(ours(X, Y, Y[..., :3]), theirs(X, Y, Y[..., :3]), atol=1e-4)
 

@@ -126,6 +126,7 @@ ATTENTION = [
     {"share_heads": False, "use_value_table": False},
     {"use_gate": True, "value_dim": 5, "use_bias": False},
     {"sliding_window": 2},
+    {"max_relative_position": (4, 1)},
 ]
 V2 = [{"use_value_table": True, "masked": masked} for masked in (False, True)]
 
@@ -152,7 +153,7 @@ V2 = [{"use_value_table": True, "masked": masked} for masked in (False, True)]
 )
 def test_packed_self_attention_equals_padded(layer_class, settings, call, rng):
     x = draw(rng, SOURCE)
-    layer = layer_class(2, 3, max_relative_position=2, **settings)
+    layer = layer_class(2, 3, **{"max_relative_position": 2} | settings)
     expected = layer(x, x, value_mask=SOURCE, **call)
     packing = Packing(SOURCE)
     packed = packing.pack(x)

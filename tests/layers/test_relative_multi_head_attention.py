@@ -1,9 +1,11 @@
 import keras
 import numpy as np
 import pytest
+from comparisons import assert_all_close
+from gradients import output_and_gradients, with_values
 from keras import ops
 
-from t2t_relpos.attention.reference import dot_product_attention_relative
+from t2t_relpos.attention.reference import attention_of_pairs, dot_product_attention_relative
 from t2t_relpos.layers import RelativeMultiHeadAttention, RelativeMultiHeadAttentionV2
 
 
@@ -36,6 +38,77 @@ def test_relative_attention_equals_the_t2t_reference(rng):
     )
     merged = ops.transpose(inner, (0, 2, 1, 3))
     np.testing.assert_allclose(outputs, layer.output_dense(merged), atol=1e-6)
+
+
+POSITIONS = {
+    "query_positions": np.array([9, 0, 4, 3, 20, 4, -7], "int32"),
+    "key_positions": np.array([5, 1, 0, 3, 3, 8, 2, 11, 30, -2, 4], "int32"),
+}
+
+
+@pytest.mark.parametrize(
+    "distances, settings, call, length",
+    [
+        ((6, 2), {}, {}, 11),
+        ((2, 6), {}, {"use_causal_mask": True}, 11),
+        ((2, 6), {"share_heads": False}, {"query_offset": 1}, 7),
+        ((6, 2), {"share_heads": False}, POSITIONS, 7),
+        ((2, 6), {"use_key_table": False}, POSITIONS | {"use_causal_mask": True}, 7),
+        ((0, 3), {"use_value_table": False}, {"use_causal_mask": True}, 7),
+        ([3, 0], {"flash_attention": True}, {}, 7),
+        ((0, 3), {"flash_attention": True}, {"use_causal_mask": True}, 11),
+        ((6, 2), {"sliding_window": 5}, {"use_causal_mask": True}, 11),
+        ((0, 0), {}, {}, 7),
+        ((6, 2), {}, {}, 1),
+        ((2, 14), {}, {}, 11),
+        pytest.param((70, 5), {"share_heads": False}, {}, 160, marks=pytest.mark.slow),
+        pytest.param((5, 70), {}, {"use_causal_mask": True}, 160, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_clipping_distances_equal_the_definition(distances, settings, call, length, rng, precision):
+    """A call with fewer than 11 queries has 11 keys."""
+    keras.config.set_dtype_policy(precision.dtype)
+    layer = make(max_relative_position=distances, bias_initializer="normal", **settings)
+    x, y = (each.astype(precision.dtype) for each in arrays(rng, length, max(length, 11)))
+    layer.build(x.shape, y.shape)
+    left, right = layer.max_relative_position if any(distances) else (0, 0)
+    variables = layer.trainable_variables
+    for variable in variables:
+        variable.assign(rng.normal(size=variable.shape))
+    offset = call.get("query_offset", y.shape[1] - length)
+    positions = {
+        "query_positions": call.get("query_positions", np.arange(length) + offset),
+        "key_positions": call.get("key_positions", np.arange(y.shape[1])),
+    }
+    distance = positions["key_positions"] - positions["query_positions"][:, None]
+    mask = np.abs(distance) < (layer.sliding_window or 10**6)
+    if call.get("use_causal_mask"):
+        mask &= distance <= 0
+
+    def by_definition(x, y):
+        outputs, _ = attention_of_pairs(
+            layer.project_query(x),
+            layer.project_key(y),
+            layer.project_value(y),
+            *layer.clipped_tables(),
+            max_relative_position=(left, right),
+            mask=mask,
+            **{name: ops.convert_to_tensor(p, "int32") for name, p in positions.items()},
+        )
+        return layer.output_dense(ops.transpose(outputs, (0, 2, 1, 3)))
+
+    cotangent = rng.normal(size=x.shape).astype(precision.dtype)
+    found, expected = (
+        output_and_gradients(
+            lambda tensors: with_values(variables, tensors[2:], lambda: function(*tensors[:2])),
+            [x, y, *map(ops.convert_to_numpy, variables)],
+            cotangent,
+        )
+        for function in (lambda x, y: layer(x, y, **call), by_definition)
+    )
+    scale = max(np.abs(each).max() for each in expected[1])
+    assert_all_close(found, expected, rtol=0, atol=10 * scale * precision.atol)
 
 
 def test_relative_attention_applies_causal_mask_and_window(rng):
@@ -81,6 +154,8 @@ def test_flash_attention_equals_the_default(rng):
         {"flash_attention": True, "share_heads": False},
         {"flash_attention": True, "value_dim": 7},
         {"sliding_window": 8},
+        {"max_relative_position": (6, 2), "flash_attention": True},
+        {"max_relative_position": (0, 7)},
         {"use_key_table": False, "use_value_table": False, "share_heads": False},
         {"use_key_table": False, "max_relative_position": 0},
     ],

@@ -60,10 +60,20 @@ def uncached_greedy(model, prompts, max_length):
     return ids
 
 
-@pytest.mark.parametrize("heads", [{}, UNLIKE_HEADS], ids=["", "unlike_heads"])
-@pytest.mark.parametrize("position", POSITIONS)
-def test_steps_compute_the_logits_of_a_call(position, heads):
-    model = make_model(position=position, share_heads=False, tie_embeddings=False, **heads)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *(
+            {"position": position, **heads}
+            for position in POSITIONS
+            for heads in ({}, UNLIKE_HEADS)
+        ),
+        *({"max_relative_position": pair} for pair in ((5, 1), (2, 8), (0, 3), (3, 0))),
+    ],
+    ids=str,
+)
+def test_steps_compute_the_logits_of_a_call(settings):
+    model = make_model(share_heads=False, tie_embeddings=False, **settings)
     ids = random_ids(2, 9)
     expected = ops.convert_to_numpy(model(ids))
     found = logits_of_steps(model.step, model.encode(ids, 9), ids)
@@ -107,10 +117,20 @@ def test_distances_from_k_on_have_no_vector(share_heads, use_value_table):
     assert np.abs(expected).max() > 0.1
 
 
-@pytest.mark.parametrize("position", ["relative_v2+sinusoidal", "learned"])
-@pytest.mark.parametrize("length", [0, 3])
-def test_generate_continues_prompts_as_the_uncached_model(position, length):
-    model = make_model(position=position, **UNLIKE_HEADS)
+@pytest.mark.parametrize(
+    "settings, length",
+    [
+        *(
+            ({"position": position}, length)
+            for position in ("relative_v2+sinusoidal", "learned")
+            for length in (0, 3)
+        ),
+        ({"max_relative_position": (5, 1), "share_heads": False}, 3),
+    ],
+    ids=str,
+)
+def test_generate_continues_prompts_as_the_uncached_model(settings, length):
+    model = make_model(**settings, **UNLIKE_HEADS)
     prompts = random_ids(2, length)
     found = model.generate(prompts, sampler="greedy", max_length=11)
     np.testing.assert_array_equal(found, uncached_greedy(model, prompts, 11))
@@ -146,6 +166,18 @@ def test_saved_models_compute_the_same(position, tmp_path):
     loaded = keras.models.load_model(tmp_path / "model.keras")
     ids = random_ids(2, 9)
     assert loaded.config == model.config
+    np.testing.assert_array_equal(*(ops.convert_to_numpy(each(ids)) for each in (model, loaded)))
+
+
+@pytest.mark.parametrize("given, distances", [((3, 1), (3, 1)), ([3, 3], 3)])
+def test_a_model_made_by_arguments_saves_its_distances(given, distances, tmp_path):
+    model = CausalLM(13, 1, 12, 16, 2, given)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    for each in (model, loaded):
+        assert each.get_config()["max_relative_position"] == distances
+        assert each.config.max_relative_position == distances
+    ids = random_ids(2, 9)
     np.testing.assert_array_equal(*(ops.convert_to_numpy(each(ids)) for each in (model, loaded)))
 
 

@@ -56,6 +56,7 @@ def test_config_is_frozen():
         ),
         ({"hidden_dim": 30, "num_heads": 8}, "Expected `num_heads` to divide `hidden_dim`"),
         ({"max_relative_position": -1}, "Received: max_relative_position=-1"),
+        ({"position": "relative_v2", "max_relative_position": (3, 2)}, "of position='relative_v2'"),
         ({"position": "absolute"}, "Expected `position` to be one of relative, .*'absolute'"),
         (
             {"position": "learned", "relative_cross_attention": True},
@@ -85,6 +86,17 @@ def test_from_preset_rejects_unknown_names():
         TransformerConfig.from_preset("tiny", vocab_size=7, droput=0.1)
     with pytest.raises(ValueError, match="Expected `vocab_size`, which no preset sets"):
         TransformerConfig.from_preset("tiny")
+
+
+@pytest.mark.parametrize(
+    "value, in_json", [([64, 8], [64, 8]), ((np.int64(0), 3), [0, 3]), ((3, 3), 3), ([0, 0], 0)]
+)
+def test_clipping_distances_in_json(value, in_json):
+    config = TransformerConfig(vocab_size=7, max_relative_position=value)
+    settings = config.to_dict()
+    assert settings["max_relative_position"] == in_json
+    loaded = TransformerConfig.from_dict(json.loads(json.dumps(settings)))
+    assert loaded == config and hash(loaded) == hash(config)
 
 
 def test_numpy_settings_are_converted_to_json_types():

@@ -32,8 +32,17 @@ def model():
     return random_transformer(0.5, vocab_size=11)
 
 
-@pytest.mark.parametrize("jit_compile", ["auto", False])
-def test_generate_equals_beam_search(model, jit_compile):
+@pytest.fixture(scope="module")
+def model_of_pair():
+    distances = {"max_relative_position": (5, 2), "relative_cross_attention": True}
+    return random_transformer(0.5, vocab_size=11, **distances)
+
+
+@pytest.mark.parametrize(
+    "fixture, jit_compile", [("model", "auto"), ("model", False), ("model_of_pair", "auto")]
+)
+def test_generate_equals_beam_search(fixture, jit_compile, request):
+    model = request.getfixturevalue(fixture)
     found = model.generate(SOURCE, BeamSampler(3, **BEAM), 18, jit_compile=jit_compile)
     np.testing.assert_array_equal(
         found, search_ids(model, beam_search, SOURCE, 18, beam_size=3, **BEAM)

@@ -15,6 +15,7 @@ VARIANTS = [
     {},
     {"position": "learned", "tie_embeddings": False, "normalize_first": False},
     {"relative_cross_attention": True, "share_heads": False, "dropout": 0.3},
+    {"relative_cross_attention": True, "max_relative_position": (1, 2)},
 ]
 
 

@@ -1,3 +1,5 @@
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ VARIANTS = [
     {"position": "relative+sinusoidal", "max_relative_position": 0},
     {"position": "none", "num_encoder_layers": 2, "num_decoder_layers": 3},
     {"share_heads": False, "relative_cross_attention": True, "use_value_table": False},
+    {"relative_cross_attention": True, "max_relative_position": (4, 1)},
 ]
 POSITIONS = [position for position in ALL_POSITIONS if not position.startswith("relative_v2")]
 on_variants = pytest.mark.parametrize("settings", VARIANTS, ids=str)
@@ -90,6 +93,40 @@ def test_projected_states_have_the_gradients_of_logits(rng, precision):
 
     projected = gradients(lambda batch: model.output_embedding(model.states(batch), reverse=True))
     assert_all_close(projected, gradients(model), atol=100 * precision.atol)
+
+
+@pytest.mark.parametrize("distances", [(1, 4), pytest.param((3, 0), marks=pytest.mark.slow)])
+def test_a_pair_of_distances_equals_one_distance_with_repeated_rows(distances, rng, precision):
+    keras.config.set_dtype_policy(precision.dtype)
+    settings = {"share_heads": False, "relative_cross_attention": True}
+    pair = random_transformer(0.2, max_relative_position=distances, **settings)
+    left, right = distances
+    k = max(distances)
+    single = Transformer(dataclasses.replace(pair.config, max_relative_position=k))
+    single.set_weights(
+        [
+            ops.convert_to_numpy(w)[..., np.clip(np.arange(-k, k + 1), -left, right) + left, :]
+            if w.name == "table"
+            else ops.convert_to_numpy(w)
+            for w in pair.weights
+        ]
+    )
+    cotangent = rng.normal(size=(3, 7, 13)).astype("float32") * (TARGETS != 0)[..., None]
+
+    def logits_and_gradients(model):
+        values = [ops.convert_to_numpy(v) for v in model.trainable_variables]
+        run = lambda tensors: with_values(model.trainable_variables, tensors, lambda: model(BATCH))
+        return output_and_gradients(run, values, cotangent)
+
+    found, (logits, gradients) = map(logits_and_gradients, (pair, single))
+    for number, variable in enumerate(pair.trainable_variables):
+        if variable.name == "table":
+            first, last = k - left, k + right + 1
+            d_table = gradients[number][..., first:last, :].copy()
+            d_table[..., 0, :] += gradients[number][..., :first, :].sum(-2)
+            d_table[..., -1, :] += gradients[number][..., last:, :].sum(-2)
+            gradients[number] = d_table
+    assert_all_close(found, (logits, gradients), atol=100 * precision.atol)
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])

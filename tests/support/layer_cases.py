@@ -89,6 +89,11 @@ CASES = {
     "relative_without_tables": LayerCase(
         partial(_relative, **RELATIVE, use_key_table=False, use_value_table=False), "x x"
     ),
+    "relative_left_right": LayerCase(
+        partial(_relative, **HEADS, max_relative_position=(6, 2)),
+        "x y",
+        {"value_mask": "y_mask"},
+    ),
     # K is larger than all distances.
     "relative_large_k": LayerCase(partial(_relative, **HEADS, max_relative_position=40), "x x"),
     "relative_positions": LayerCase(
@@ -182,6 +187,7 @@ VARIANTS = {
         {"sliding_window": 3},
     ],
     "decoder": [{"flash_attention": True, "sliding_window": 3}],
+    "decoder_relative_cross_attention": [{"max_relative_position": (4, 1), "share_heads": False}],
 }
 # (case, settings) by the name of a case and the number of its settings.
 LAYERS = {

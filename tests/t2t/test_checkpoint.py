@@ -230,8 +230,8 @@ def test_load_t2t_weights_limits_the_listed_differences(arrays):
         ({"use_key_table": False}, "Received: use_key_table=False"),
         ({"use_value_table": False}, "Received: use_value_table=False"),
         ({"relative_cross_attention": True}, "Expected relative_cross_attention=False"),
-        ({"max_relative_position": 0}, "of tensor2tensor to be an integer of at least 1"),
-        ({"max_relative_position": (3, 2)}, r"of tensor2tensor .* Received: .*\(3, 2\)"),
+        ({"max_relative_position": 0}, "of tensor2tensor to be an integer from 1 to"),
+        ({"max_relative_position": (3, 2)}, "of tensor2tensor to be an integer from 1 to"),
     ],
 )
 def test_weights_reject_models_without_t2t_variables(settings, message, arrays):

@@ -28,6 +28,8 @@ CONFIGS = {
     "value tables only": {"use_key_table": False, "normalize_first": False},
     "K = 0": {"max_relative_position": 0},
     "K above length": {"max_relative_position": 17},
+    "left and right": {"max_relative_position": (4, 1), "relative_cross_attention": True},
+    "right only": {"max_relative_position": (0, 2), "relative_cross_attention": True},
     "sinusoidal, post-norm": {"position": "sinusoidal", "normalize_first": False},
     "relative and sinusoidal": {"position": "relative+sinusoidal", "target_space_id": 9},
     "learned": {"position": "learned", "tie_embeddings": False},
