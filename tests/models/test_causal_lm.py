@@ -68,7 +68,8 @@ def uncached_greedy(model, prompts, max_length):
             for position in POSITIONS
             for heads in ({}, UNLIKE_HEADS)
         ),
-        *({"max_relative_position": pair} for pair in ((5, 1), (2, 8), (0, 3), (3, 0))),
+        {"max_relative_position": (5, 1)},
+        {"max_relative_position": (0, 3)},
     ],
     ids=str,
 )
