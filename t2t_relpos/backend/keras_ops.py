@@ -408,6 +408,17 @@ def layer_normalization(inputs, gamma, beta, axes, epsilon):
     return None
 
 
+def draw_seed():
+    """Returns a seed for `dropout_factors` from the backend's own random number generator.
+
+    Only PyTorch has one: `torch.manual_seed` sets it, and `torch.utils.checkpoint` restores it.
+    """
+    raise ValueError(
+        f"Expected a `seed_generator`, because the backend is {keras.backend.backend()!r}. Only "
+        "PyTorch has a random number generator of its own. Pass a keras.random.SeedGenerator."
+    )
+
+
 def dropout_factors(shape, rate, seed, dtype, block=None):
     """Returns random factors: 0 with probability `rate`, otherwise 1 / (1 - rate).
 

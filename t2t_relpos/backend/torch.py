@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 
 import keras
 import torch
@@ -25,6 +26,8 @@ __all__ = [
     "compile_function",
     "custom_gradient",
     "device",
+    "draw_seed",
+    "dropout_factors",
     "flash_kernel",
     "is_portable",
     "is_transformed",
@@ -201,3 +204,45 @@ def layer_normalization(inputs, gamma, beta, axes, epsilon):
     if gamma is not None:
         outputs = outputs * ops.reshape(gamma, sizes)
     return outputs if beta is None else outputs + ops.reshape(beta, sizes)
+
+
+# Random numbers are a hash of a seed, as in counter-based generators. Those of Keras read the seed
+# on the host, and torch.compile can't trace it.
+
+
+def draw_seed():
+    return torch.randint(-(2**31), 2**31, (2,), dtype=torch.int32, device=get_device())
+
+
+def dropout_factors(shape, rate, seed, dtype, block=None):
+    first, second = seed.to(get_device(), torch.int32)
+    if block is not None:
+        first = first + block * 0x1E3779B1
+    key = _hash(_hash(first) + second)
+    keys = [_hash(key + number) for number in range(3)]
+    rows = _hash(_hash(_int32_range(math.prod(shape[:-1])) + keys[0]) ^ keys[1])
+    columns = _hash(_int32_range(math.prod(shape[-1:])) + keys[2])
+    numbers = _multiply_bits(rows[:, None] + columns).reshape(shape)
+    # All int32 are equally likely.
+    smallest = min(round((rate - 0.5) * 2**32), 2**31 - 1)
+    scale = 1 / (1 - rate) if rate < 1 else 0.0
+    return ops.cast(numbers >= smallest, dtype) * scale
+
+
+def _int32_range(size):
+    return torch.arange(size, dtype=torch.int32, device=get_device())
+
+
+def _hash(x):
+    """Returns a hash of int32: the permutation `lowbias32` of Chris Wellons."""
+    x = _multiply_bits(x)
+    return x ^ ((x >> 16) & 0xFFFF)
+
+
+def _multiply_bits(x):
+    """Returns int32 whose high bits depend on all bits of `x`."""
+    x = x ^ ((x >> 16) & 0xFFFF)
+    x *= 0x7FEB352D
+    x ^= (x >> 15) & 0x1FFFF
+    x *= 0x846CA68B - 2**32
+    return x
