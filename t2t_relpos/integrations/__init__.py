@@ -1,0 +1,1 @@
+"""Attention of this library in PyTorch and in models of other libraries."""
