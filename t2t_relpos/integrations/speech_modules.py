@@ -19,7 +19,7 @@ from t2t_relpos.attention.dropout import AttentionDropout
 VERSIONS = ("5.18", "5.25")
 
 
-def _check_version():
+def check_version():
     version = transformers.__version__
     number, *limits = (tuple(map(int, text.split(".")[:2])) for text in (version, *VERSIONS))
     if not limits[0] <= number < limits[1]:
@@ -30,7 +30,7 @@ def _check_version():
         )
 
 
-_check_version()
+check_version()
 
 from transformers.models.seamless_m4t_v2 import modeling_seamless_m4t_v2 as seamless  # noqa: E402
 from transformers.models.speecht5 import modeling_speecht5 as speecht5  # noqa: E402
