@@ -25,12 +25,20 @@ from subprocesses import run_python
 
 from t2t_relpos.integrations import speech_modules
 from t2t_relpos.integrations.transformers import (
+    from_transformers,
     replace_attention,
     restore_attention,
 )
 
-# Raised by PEFT.
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")
+pytestmark = [
+    # Raised by PEFT.
+    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated"),
+    # The name of newer versions of transformers does not exist in older ones.
+    pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated"),
+    # Raised by torch.compile.
+    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"),
+]
 
 DROPOUT = {"attention_dropout": 0.3, "speech_encoder_dropout": 0.3}
 
@@ -146,6 +154,7 @@ def test_padding_is_masked_where_transformers_adds_bool_masks():
     assert_near(case.outputs(eager, 21, padding), case.outputs(model, 21, padding))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_block_masks_are_replaced_by_key_masks(calls):
     case = CASES["w2v-BERT"]
     flex = replaced(case.make("flex_attention").eval())
@@ -157,7 +166,9 @@ def test_block_masks_are_replaced_by_key_masks(calls):
 
 
 @pytest.mark.parametrize("from_config", [False, True])
-def test_weights_are_returned_only_if_requested(case, from_config):
+@pytest.mark.parametrize("name", ["w2v-BERT", "SeamlessM4T", "SpeechT5", "VITS"])
+def test_weights_are_returned_only_if_requested(name, from_config):
+    case = CASES[name]
     model = case.make("eager").eval()
     other, padding = replaced(model), case.padding(21)
     padding = None if "Seamless" in type(model).__name__ else padding
@@ -190,11 +201,11 @@ def test_weights_are_returned_only_if_requested(case, from_config):
 
 def test_bfloat16_is_as_exact_as_transformers(case):
     model = case.make().eval()
-    padding = case.padding(21)
-    expected = case.outputs(model, 21, padding)
+    padding = case.padding(100)
+    expected = case.outputs(model, 100, padding)
     errors = []
     for x in (model, replaced(model)):
-        outputs = case.outputs(x.to(torch.bfloat16), 21, padding, dtype=torch.bfloat16)
+        outputs = case.outputs(x.to(torch.bfloat16), 100, padding, dtype=torch.bfloat16)
         assert outputs.dtype == torch.bfloat16
         errors.append((outputs.float() - expected).square().mean().sqrt().item())
     assert 0 < errors[1] <= 1.2 * errors[0]
@@ -270,7 +281,7 @@ def test_models_inside_modules_are_found():
     [
         (lambda: w2v_bert(position_embeddings_type="relative"), "2 Wav2Vec2BertSelf.*'relative'"),
         (lambda: w2v_bert(position_embeddings_type="rotary"), "2 Wav2Vec2BertSelf.*'rotary'"),
-        (lambda: vits(window_size=None), "2 VitsAttention"),
+        (lambda: vits(window_size=0), "2 VitsAttention"),
         (lambda: torch.nn.Linear(2, 2), "a Linear with no attention module"),
         (lambda: CASES["SpeechT5"].make().speecht5.decoder, "2 SpeechT5Attention"),
     ],
@@ -421,7 +432,7 @@ def test_fine_tuning_has_the_same_losses(adapters, order):
             assert replace_attention(model) == 2
         losses.append(train(model, 20))
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
-    assert losses[0][-1] < losses[0][0]
+    assert len(set(losses[0])) == 20
 
 
 def test_low_rank_updates_of_tables_reach_the_outputs():
@@ -439,8 +450,11 @@ def test_low_rank_updates_of_tables_reach_the_outputs():
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
-def test_gradient_checkpointing_repeats_dropout(case, use_reentrant):
-    results = []
+@pytest.mark.parametrize("name", CASES)
+def test_gradient_checkpointing_repeats_dropout(name, use_reentrant):
+    if name == "SpeechT5" and use_reentrant:
+        pytest.skip("transformers does not support it: layers share the vectors of positions")
+    case, results = CASES[name], []
     for checkpointing in (False, True):
         model = replaced(case.make(dropout=DROPOUT)).train()
         if checkpointing:
@@ -481,3 +495,52 @@ def test_compiled_models_are_equal(padded):
     model.encoder.layers[0].self_attn = compiled
     outputs = case.outputs(model, 21, padding)
     assert_near(outputs, expected)
+
+
+def test_memory_of_an_encoder_is_linear_in_length():
+    """The largest tensor that a training step saves for its gradient has O(T) entries."""
+    case, largest = CASES["w2v-BERT"], {}
+
+    def pack(tensor):
+        sizes.append(tensor.numel())
+        return tensor
+
+    for length in (1100, 2200):
+        for name, model in (("transformers", case.make()), ("attend", replaced(case.make()))):
+            sizes = []
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+                case.call(model.train(), length, case.padding(length))
+            largest[name, length] = max(sizes)
+    assert largest["transformers", 2200] >= 2200**2
+    assert largest["attend", 2200] <= 2.1 * largest["attend", 1100]
+
+
+# Keras layers
+
+
+@pytest.mark.parametrize("name", ["w2v-BERT", "SeamlessM4T", "SpeechT5", "VITS"])
+def test_keras_layers_of_modules_are_equal(name):
+    model = CASES[name].make().eval()
+    replace_attention(model)
+    module = next(x for x in model.modules() if isinstance(x, speech_modules.ATTENTIONS))
+    x, is_token = torch.randn(2, 21, WIDTH), CASES[name].padding(21).bool()
+    arguments, options = {}, {"attention_mask": is_token[:, None, None]}
+    if name == "SpeechT5":
+        embedding = model.speecht5.encoder.wrapped_encoder.embed_positions
+        arguments = {"key_table": embedding.pe_k.weight.detach().numpy()}
+        options["position_bias"] = embedding(x)
+    layer = from_transformers(module, **arguments)
+    with torch.no_grad():
+        assert_near(layer(x, x, key_mask=is_token), module(x, **options)[0])
+
+
+def test_wrapped_modules_are_refused():
+    model = peft.get_peft_model(w2v_bert(), peft.LoraConfig(r=2, target_modules=["linear_q"]))
+    with pytest.raises(ValueError, match="merge_and_unload"):
+        from_transformers(model.encoder.layers[0].self_attn)
+
+
+def test_dropout_of_modules_is_that_of_the_layer():
+    module = w2v_bert(dropout=DROPOUT).encoder.layers[0].self_attn
+    assert from_transformers(module).dropout == 0.3
+    assert from_transformers(module, dropout=0.2).dropout == 0.2

@@ -32,6 +32,8 @@ def initialize(model):
 
 
 def settings(dropout, **sizes):
+    """Returns arguments of a configuration, and sets the seed of the model's other weights."""
+    torch.manual_seed(2)
     rates = NO_DROPOUT if dropout is None else NO_DROPOUT | dropout
     return {"vocab_size": VOCAB, "hidden_size": WIDTH, **rates, **sizes}
 
