@@ -20,6 +20,7 @@ VERSIONS = ("5.18", "5.25")
 
 
 def check_version():
+    """Raises ImportError if this version of transformers is not known."""
     version = transformers.__version__
     number, *limits = (tuple(map(int, text.split(".")[:2])) for text in (version, *VERSIONS))
     if not limits[0] <= number < limits[1]:

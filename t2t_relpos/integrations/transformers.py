@@ -160,6 +160,13 @@ def from_transformers(module_or_state, *, max_relative_position=None, key_table=
         **kwargs,
     )
     layer.build((None, None, width), (None, None, width))
+    rows = layer.key_embedding.table.shape[0]
+    if rows != len(tables["key"]):
+        raise ValueError(
+            f"Expected max_relative_position=(left, right) with left + right + 1 = "
+            f"{len(tables['key'])}, the rows of `distance_embedding`. Received: "
+            f"{max_relative_position}."
+        )
     denses = layer.query_dense, layer.key_dense, layer.value_dense, layer.output_dense
     for dense, (matrix, *bias) in zip(denses, weights, strict=True):
         arrays = [matrix.T, *bias]

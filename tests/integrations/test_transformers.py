@@ -22,6 +22,7 @@ from speech_models import (
     w2v_bert,
 )
 from subprocesses import run_python
+from torch.nn.attention.flex_attention import BlockMask
 
 from t2t_relpos.integrations import speech_modules
 from t2t_relpos.integrations.transformers import (
@@ -154,15 +155,23 @@ def test_padding_is_masked_where_transformers_adds_bool_masks():
     assert_near(case.outputs(eager, 21, padding), case.outputs(model, 21, padding))
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_block_masks_are_replaced_by_key_masks(calls):
-    case = CASES["w2v-BERT"]
-    flex = replaced(case.make("flex_attention").eval())
-    sdpa = case.make("sdpa").eval()
-    padding = case.padding(21)
-    with torch.no_grad():
-        assert_near(case.outputs(flex, 21, padding), case.outputs(sdpa, 21, padding))
-    assert len(calls) == 2
+def test_block_masks(calls, monkeypatch):
+    """A layer replaces them by its padding mask, attention alone hands them to transformers."""
+    layer, padding = w2v_bert("flex_attention").eval().encoder.layers[0], torch.ones(2, 9)
+    x, mask = torch.randn(2, 9, WIDTH), BlockMask.from_kv_blocks(*torch.ones(2, 2, 1, 1, 1).int())
+    assert replace_attention(layer) == 1
+    expected = layer(x)
+    assert_near(layer(x, attention_mask=mask, conv_attention_mask=padding), expected)
+    assert calls == [9, 9]
+    masks = []
+
+    def forward(self, hidden_states, attention_mask, *args):
+        masks.append(attention_mask)
+
+    original = speech_modules.wav2vec2_bert.Wav2Vec2BertSelfAttention
+    monkeypatch.setattr(original, "forward", forward)
+    layer.self_attn(x, attention_mask=mask)
+    assert masks == [mask] and calls == [9, 9]
 
 
 @pytest.mark.parametrize("from_config", [False, True])
