@@ -13,7 +13,7 @@ from keras import ops
 from t2t_relpos import _checks, backend
 from t2t_relpos.attention import dispatch
 from t2t_relpos.attention.band import Distances
-from t2t_relpos.attention.dropout import AttentionDropout
+from t2t_relpos.attention.dropout import AttentionDropout, SeededDropout
 from t2t_relpos.attention.masks import causal_mask, combine_masks, key_padding_mask, window_mask
 from t2t_relpos.attention.relative_ids import as_positions, relative_ids
 from t2t_relpos.backend import as_tensor, as_tensors
@@ -100,29 +100,67 @@ def attend(
     names = "query", "key", "value", "key_table", "value_table", "mask", "key_mask", "relative_ids"
     tensors = as_tensors(query, key, value, key_table, value_table)
     tensors += [as_tensor(mask), as_tensor(key_mask), as_tensor(relative_ids)]
-    tensors = dict(zip(names, tensors, strict=True))
-    query_mask = as_tensor(query_mask)
+    tensors = dict(zip(names, tensors, strict=True)) | {"query_mask": as_tensor(query_mask)}
+    options = {
+        "max_relative_position": max_relative_position,
+        "causal": causal,
+        "query_offset": query_offset,
+        "sliding_window": sliding_window,
+        "return_weights": return_weights,
+        "rematerialize": rematerialize,
+        "implementation": implementation,
+    }
+    if dropout is not None and not isinstance(dropout, AttentionDropout):
+        outputs, *weights = _attend(tensors, options, dropout)
+    else:
+        # The seed is drawn outside of the branches of `_run_first`.
+        drawn = None if dropout is None else dropout.with_drawn_seed()
+        of_dropout = {} if drawn is None else {"rate": drawn.rate, "seed": drawn.seed}
+        outputs, *weights = _attend_with_seed(tensors, options, of_dropout)
+    return outputs, weights[0] if weights else None
+
+
+@backend.untraced
+def _attend_with_seed(tensors, options, of_dropout):
+    """Returns the results of `_attend`. Its arguments may be in a graph of torch.compile.
+
+    Args:
+        tensors: as in `_attend`.
+        options: as in `_attend`.
+        of_dropout: fields of a `SeededDropout`, or an empty dict without dropout.
+    """
+    return _attend(tensors, options, SeededDropout(**of_dropout) if of_dropout else None)
+
+
+def _attend(tensors, options, dropout):
+    """Returns [outputs], or [outputs, weights] if weights are returned.
+
+    Args:
+        tensors: dict of the tensors of `attend`, or None.
+        options: dict of the other arguments of `attend`.
+        dropout: a `SeededDropout`, a function of the weights, or None.
+    """
+    tensors, options = dict(tensors), dict(options)
+    query_mask, implementation = tensors.pop("query_mask"), options.pop("implementation")
     tensors["mask"] = combine_masks(tensors["mask"])
     sizes = _check(tensors, query_mask)
     lengths = ops.shape(tensors["query"])[2], ops.shape(tensors["key"])[2]
     ids = tensors["relative_ids"]
-    seeded_dropout = dropout is None or isinstance(dropout, AttentionDropout)
+    value = options.pop("max_relative_position")
     call = AttentionCall.from_arguments(
         *lengths,
-        _max_relative_position(max_relative_position, sizes.get("R"), ids is not None),
-        causal=causal,
-        query_offset=query_offset,
-        sliding_window=sliding_window,
+        _max_relative_position(value, sizes.get("R"), ids is not None),
         ids_rank=None if ids is None else len(ids.shape),
-        return_weights=return_weights,
-        rematerialize=rematerialize,
-        seeded_dropout=seeded_dropout,
-        # The seed is drawn outside of the branches of `_run_first`.
-        dropout=dropout.with_drawn_seed() if dropout and seeded_dropout else dropout,
+        seeded_dropout=dropout is None or isinstance(dropout, SeededDropout),
+        dropout=dropout,
+        **options,
         **tensors,
     )
-    outputs, *weights = _run_first(dispatch.select(call, implementation), call)
-    return _zero_masked_queries(outputs, weights[0] if weights else None, query_mask)
+    results = _run_first(dispatch.select(call, implementation), call)
+    if query_mask is None:
+        return results
+    exists = ops.expand_dims(ops.cast(query_mask, "bool"), (1, 3))
+    return [ops.where(exists, x, 0) for x in results]
 
 
 _TABLE_ADVICE = (
@@ -199,15 +237,6 @@ def _run_first(candidates, call):
     if first.condition is True:
         return run()
     return ops.cond(first.condition, run, lambda: _run_first(rest, call))
-
-
-def _zero_masked_queries(outputs, weights, query_mask):
-    """Returns (outputs, weights or None) with zeros for queries that are False in the mask."""
-    if query_mask is None:
-        return outputs, weights
-    exists = ops.expand_dims(ops.cast(query_mask, "bool"), (1, 3))
-    outputs = ops.where(exists, outputs, 0)
-    return outputs, None if weights is None else ops.where(exists, weights, 0)
 
 
 _BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
