@@ -31,6 +31,7 @@ def attend(
     mask=None,
     query_mask=None,
     key_mask=None,
+    bias=None,
     causal=False,
     query_offset=None,
     sliding_window=None,
@@ -59,6 +60,8 @@ def attend(
             fully masked query gets zeros. Default: None.
         query_mask: bool `[B, T]`. Queries that are False get zeros. Default: None.
         key_mask: bool `[B, S]`; True = attend. Default: None.
+        bias: finite numbers that are added to the scores, float `[T, S]`, `[B, T, S]` or
+            `[B, N, T, S]`, axes may have size 1. Memory is then quadratic in length. Default: None.
         causal: whether keys after a query are masked, by `query_offset`. Default: False.
         query_offset: key position of query 0: an int, a scalar tensor, or an int tensor `[B]` with
             a position per batch entry. Default: `S - T`.
@@ -97,8 +100,8 @@ def attend(
     >>> ops.convert_to_numpy(outputs)[0, 0, 0].tolist()
     [2.0, 2.0, 2.0, 2.0]
     """
-    names = "query", "key", "value", "key_table", "value_table", "mask", "key_mask", "relative_ids"
-    tensors = as_tensors(query, key, value, key_table, value_table)
+    names = "query key value key_table value_table bias mask key_mask relative_ids".split()
+    tensors = as_tensors(query, key, value, key_table, value_table, bias)
     tensors += [as_tensor(mask), as_tensor(key_mask), as_tensor(relative_ids)]
     tensors = dict(zip(names, tensors, strict=True)) | {"query_mask": as_tensor(query_mask)}
     options = {
@@ -144,6 +147,9 @@ def _attend(tensors, options, dropout):
     query_mask, implementation = tensors.pop("query_mask"), options.pop("implementation")
     tensors["mask"] = combine_masks(tensors["mask"])
     sizes = _check(tensors, query_mask)
+    bias = tensors["bias"]
+    if bias is not None and len(bias.shape) == 3:
+        tensors["bias"] = ops.expand_dims(bias, 1)
     lengths = ops.shape(tensors["query"])[2], ops.shape(tensors["key"])[2]
     ids = tensors["relative_ids"]
     value = options.pop("max_relative_position")
@@ -178,6 +184,9 @@ def _check(tensors, query_mask):
     for name, mask in (("key_mask", tensors["key_mask"]), ("query_mask", query_mask)):
         _checks.boolean(mask, name)
     sizes = _checks.check(tensors["query"], "query", "B N T H", "float")
+    of_scores = {**sizes, "S": tensors["key"].shape[2]}
+    shapes = "T S | B T S | B N T S"
+    _checks.check(tensors["bias"], "bias", shapes, "float", of_scores, broadcast="B N T S")
     ids, sizes = tensors["relative_ids"], {"N": sizes.get("N")}
     for name, depth in (("key_table", "H"), ("value_table", "Hv")):
         shapes = f"R {depth} | N R {depth}"
@@ -282,6 +291,7 @@ class AttentionCall:
         value_table: as in `attend`.
         mask: bool of rank 2 or 4, broadcasts to `[B, N, T, S]`, or None.
         key_mask: as in `attend`.
+        bias: as `mask`, of the dtype of queries.
         relative_ids: as in `attend`.
         dropout: a `SeededDropout`, a function of the weights, or None.
 
@@ -316,6 +326,7 @@ class AttentionCall:
     value_table: Any = _tensor()
     mask: Any = _tensor()
     key_mask: Any = _tensor()
+    bias: Any = _tensor()
     relative_ids: Any = _tensor()
     dropout: Any = _tensor()
 

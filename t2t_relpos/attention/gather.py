@@ -63,6 +63,8 @@ def attend_with_terms(call, relative_scores, relative_values):
     scores = matmul(call.query, ops.swapaxes(call.key, -1, -2))
     if call.key_table is not None:
         scores = scores + relative_scores(call.query, call.key_table)
+    if call.bias is not None:
+        scores = scores + call.bias
     weights = masked_softmax(scores, call.combined_mask())
     dropped = weights if call.dropout is None else call.dropout(weights)
     outputs = matmul(dropped, call.value)

@@ -1,0 +1,1 @@
+"""Relative attention in models of other libraries, one module for each."""
