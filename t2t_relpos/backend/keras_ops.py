@@ -36,6 +36,18 @@ def on_device_of_query(function):
     return function
 
 
+def untraced(function):
+    """Returns a function that torch.compile does not trace: it becomes one node of the graph.
+
+    Tracing the code of Keras would take minutes, and fail. The node is compiled as any other.
+
+    Args:
+        function: function of dicts. Their values are tensors, numbers, strings, tuples or None. The
+            tensor "query" of the first dict has the device of all tensors.
+    """
+    return function
+
+
 def is_compiled_by_xla():
     """Returns whether TensorFlow is tracing a graph for XLA."""
     return False
@@ -365,6 +377,11 @@ def top_k(x, k):
     """
     values, indices = ops.top_k(x, k)
     return values, ops.cast(indices, "int32")
+
+
+def matmul(x, y):
+    """Returns `x @ y` of tensors of one dtype, in that dtype."""
+    return ops.matmul(x, y)
 
 
 def matmul_transposed(x, y):

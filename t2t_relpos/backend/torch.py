@@ -33,10 +33,13 @@ __all__ = [
     "is_transformed",
     "largest",
     "layer_normalization",
+    "matmul",
+    "matmul_matrix",
     "on_device_of_query",
     "segment_sum",
     "top_k",
     "track_variables",
+    "untraced",
     "write_slice",
 ]
 
@@ -72,10 +75,39 @@ def _is_default(device):
     return device == default
 
 
+def untraced(function):
+    @torch.compiler.allow_in_graph
+    def node(*args):
+        args = [{name: _with_known_sizes(x) for name, x in each.items()} for each in args]
+        with _device_scope(args[0]["query"]):
+            return function(*args)
+
+    @functools.wraps(function)
+    def run(*args):
+        # An exported program may have unknown sizes.
+        is_traced = torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting()
+        return node(*args) if is_traced else function(*args)
+
+    return run
+
+
+def _with_known_sizes(x):
+    """Returns a tensor whose sizes are ints, also if torch.compile made one for several sizes."""
+    if not isinstance(x, torch.Tensor) or all(type(size) is int for size in x.shape):
+        return x
+    return x.view([int(size) for size in x.shape])
+
+
 def is_portable():
     # Not the default, which searches the call stack: torch.compile can't trace it.
     is_exporting = torch.onnx.is_in_onnx_export() or torch.compiler.is_exporting()
-    return keras_ops.is_in_portable() or is_exporting
+    return _is_in_portable() or is_exporting
+
+
+@torch.compiler.assume_constant_result
+def _is_in_portable():
+    # torch.compile can't trace the context variable.
+    return keras_ops.is_in_portable()
 
 
 def compile_function(model, function, *, jit_compile):
@@ -142,6 +174,15 @@ def _recorded_gradients(function, tensors, d_outputs):
         outputs, list(copies.values()), d_outputs, create_graph=create_graph
     )
     return dict(zip(copies, gradients))
+
+
+def matmul(x, y):
+    # `ops.matmul` multiplies float64 in float32.
+    return torch.matmul(x, y)
+
+
+def matmul_matrix(x, matrix):
+    return matmul(x, matrix)
 
 
 def track_variables(layer):

@@ -12,6 +12,8 @@ import torch
 import transformers
 from torch.distributed.fsdp import FSDPModule
 
+# Refuses other backends of Keras, also if a saved model imports this module.
+import t2t_relpos.integrations.torch  # noqa: F401
 from t2t_relpos.attention.attend import attend
 from t2t_relpos.attention.dropout import AttentionDropout
 

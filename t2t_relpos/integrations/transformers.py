@@ -5,18 +5,9 @@ The models are w2v-BERT 2.0 (`Wav2Vec2Bert...`), SeamlessM4T v2, SpeechT5 and VI
 also runs without both.
 """
 
-import importlib.util
-import os
-import sys
+import numpy as np
 
-# PyTorch is the default if nothing else is chosen yet.
-if "keras" not in sys.modules and importlib.util.find_spec("torch"):
-    os.environ.setdefault("KERAS_BACKEND", "torch")
-
-import keras  # noqa: E402
-import numpy as np  # noqa: E402
-
-from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention  # noqa: E402
+from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
 
 __all__ = ["from_transformers", "replace_attention", "restore_attention"]
 
@@ -83,13 +74,8 @@ def restore_attention(model):
 
 def _speech_modules():
     """Returns the module with the exchanged classes, which requires PyTorch and transformers."""
-    backend = keras.backend.backend()
-    if backend != "torch":
-        raise ImportError(
-            f"Expected PyTorch as the backend of Keras. Received: {backend!r}. Import "
-            "`t2t_relpos.integrations.transformers` before `keras`, or set the environment "
-            "variable KERAS_BACKEND=torch."
-        )
+    # Refuses other backends of Keras.
+    import t2t_relpos.integrations.torch  # noqa: F401
     from t2t_relpos.integrations import speech_modules
 
     return speech_modules

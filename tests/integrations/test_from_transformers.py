@@ -3,6 +3,7 @@
 import importlib
 import sys
 
+import keras
 import numpy as np
 import pytest
 from comparisons import assert_all_close
@@ -98,3 +99,11 @@ def test_missing_arguments_and_weights_are_named(from_transformers, rng):
     state["linear_k.base_layer.weight"] = state.pop("linear_k.weight")
     with pytest.raises(ValueError, match="linear_k.weight.*merge_and_unload"):
         from_transformers(state, max_relative_position=(4, 3))
+
+
+@pytest.mark.skipif(keras.backend.backend() == "torch", reason="requires another backend")
+def test_replace_attention_requires_pytorch():
+    module = importlib.import_module(NAME)
+    for function in (module.replace_attention, module.restore_attention):
+        with pytest.raises(ImportError, match="KERAS_BACKEND"):
+            function(None)

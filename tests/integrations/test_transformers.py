@@ -356,12 +356,6 @@ def test_other_arguments_of_forward_are_refused(monkeypatch):
         replace_attention(vits())
 
 
-def test_other_backends_are_refused(monkeypatch):
-    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
-    with pytest.raises(ImportError, match="KERAS_BACKEND=torch"):
-        replace_attention(w2v_bert())
-
-
 # Files, copies and training
 
 
