@@ -30,7 +30,9 @@ PAGES = [
     *sorted((ROOT / "docs/guides").glob("*.md")),
 ]
 # Packages that a page needs in addition to the extra `test`.
-REQUIRED = {"music": ("mido", "music21")}
+REQUIRED = {"music": ("mido", "music21"), "speech_models": ("torch", "transformers", "peft")}
+# Pages that choose the backend of Keras themselves.
+CHOOSE_BACKEND = {"speech_models"}
 BLOCK = re.compile(
     r"(?:^<!-- (?P<option>not run|tolerance|output varies): (?P<value>.*?) -->\n+)?"
     r"^```(?P<language>\w+)\n(?P<code>.*?)^```$",
@@ -106,6 +108,8 @@ def test_code_of_page_prints_the_documented_output(page, tmp_path):
         pytest.importorskip(package)
     paths = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PATH": os.pathsep.join(paths)}
+    if page.stem in CHOOSE_BACKEND:
+        environment.pop("KERAS_BACKEND", None)
     run = subprocess.run(
         [sys.executable, __file__, page],
         cwd=tmp_path,
