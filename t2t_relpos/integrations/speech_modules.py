@@ -134,7 +134,7 @@ class Wav2Vec2BertSelfAttention(wav2vec2_bert.Wav2Vec2BertSelfAttention):
         self, hidden_states, attention_mask=None, relative_position_embeddings=None, **kwargs
     ):
         masks = _masks(attention_mask, len(hidden_states))
-        if masks is None:
+        if masks is None or kwargs.get("is_causal"):
             return super().forward(
                 hidden_states, attention_mask, relative_position_embeddings, **kwargs
             )
@@ -147,6 +147,7 @@ class Wav2Vec2BertEncoderLayer(wav2vec2_bert.Wav2Vec2BertEncoderLayer):
     def forward(self, hidden_states, attention_mask=None, **kwargs):
         padding_mask = kwargs.get("conv_attention_mask")
         is_replaced = isinstance(self.self_attn, Wav2Vec2BertSelfAttention)
+        is_replaced = is_replaced and not kwargs.get("is_causal")
         if is_replaced and attention_mask is not None and padding_mask is not None:
             attention_mask = _key_mask(padding_mask, hidden_states.device)
         return super().forward(hidden_states, attention_mask=attention_mask, **kwargs)
@@ -157,7 +158,7 @@ class SeamlessM4Tv2ConformerSelfAttention(seamless.SeamlessM4Tv2ConformerSelfAtt
 
     def forward(self, hidden_states, attention_mask=None, **kwargs):
         masks = _masks(attention_mask, len(hidden_states))
-        if masks is None:
+        if masks is None or kwargs.get("is_causal"):
             return super().forward(hidden_states, attention_mask, **kwargs)
         return _conformer_attention(self, hidden_states, masks, kwargs)
 
@@ -170,7 +171,8 @@ class SeamlessM4Tv2ConformerEncoderLayer(seamless.SeamlessM4Tv2ConformerEncoderL
 
     def forward(self, hidden_states, attention_mask=None, **kwargs):
         attention = self.self_attn
-        if isinstance(attention, SeamlessM4Tv2ConformerSelfAttention):
+        is_replaced = isinstance(attention, SeamlessM4Tv2ConformerSelfAttention)
+        if is_replaced and not kwargs.get("is_causal"):
             chunk_size = attention.config.speech_encoder_chunk_size
             if chunk_size is None or hidden_states.shape[1] <= chunk_size:
                 padding_mask = kwargs.get("conv_attention_mask")

@@ -110,6 +110,27 @@ def test_outputs_and_gradients_are_equal(case, length, padded, training, calls):
         assert_near(found[name], gradient)
 
 
+@pytest.mark.parametrize("name", ["w2v-BERT", "VITS"])
+def test_long_inputs_are_equal(name, calls):
+    case = CASES[name]
+    model, padding = case.make().train(), case.padding(1100)
+    other = replaced(model)
+    expected, outputs = (case.outputs(x, 1100, padding) for x in (model, other))
+    assert_near(outputs, expected)
+    expected, found = gradients(expected, model), gradients(outputs, other)
+    for parameter, gradient in expected.items():
+        # Those of key biases are 0 but for rounding.
+        assert_near(found[parameter], gradient, tolerance=1e-4)
+    assert calls == [1100, 1100]
+
+
+def test_causal_calls_are_computed_by_transformers(calls):
+    model = CASES["w2v-BERT"].make().eval()
+    x = torch.randn(2, 9, 8)
+    assert_near(replaced(model)(x, is_causal=True)[0], model(x, is_causal=True)[0])
+    assert calls == []
+
+
 def test_eager_masks_of_pairs_are_equal(calls):
     # The layer is not exchanged: the attention gets float masks `[B, 1, T, T]`.
     case = CASES["w2v-BERT"]
