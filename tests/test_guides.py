@@ -30,9 +30,11 @@ PAGES = [
     *sorted((ROOT / "docs/guides").glob("*.md")),
 ]
 # Packages that a page needs in addition to the extra `test`.
-REQUIRED = {"music": ("mido", "music21"), "speech_models": ("torch", "transformers", "peft")}
-# Pages that choose the backend of Keras themselves.
-CHOOSE_BACKEND = {"speech_models"}
+REQUIRED = {
+    "music": ("mido", "music21"),
+    "pytorch": ("torch",),
+    "speech_models": ("torch", "transformers", "peft"),
+}
 BLOCK = re.compile(
     r"(?:^<!-- (?P<option>not run|tolerance|output varies): (?P<value>.*?) -->\n+)?"
     r"^```(?P<language>\w+)\n(?P<code>.*?)^```$",
@@ -108,8 +110,8 @@ def test_code_of_page_prints_the_documented_output(page, tmp_path):
         pytest.importorskip(package)
     paths = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PATH": os.pathsep.join(paths)}
-    if page.stem in CHOOSE_BACKEND:
-        environment.pop("KERAS_BACKEND", None)
+    if "torch" in REQUIRED.get(page.stem, ()):
+        del environment["KERAS_BACKEND"]  # The page needs no environment variable.
     run = subprocess.run(
         [sys.executable, __file__, page],
         cwd=tmp_path,
@@ -123,6 +125,8 @@ def test_code_of_page_prints_the_documented_output(page, tmp_path):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_code_of_page_compiles_and_its_imports_of_this_project_exist(page):
+    if "torch" in REQUIRED.get(page.stem, ()) and os.environ["KERAS_BACKEND"] != "torch":
+        pytest.skip("requires the backend PyTorch")
     for block in read_blocks(page):
         if block["language"] == "python":
             for statement in map(ast.unparse, ast.parse(block["code"]).body):

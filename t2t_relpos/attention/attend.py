@@ -157,6 +157,7 @@ def _attend(tensors, options, dropout):
         *lengths,
         _max_relative_position(value, sizes.get("R"), ids is not None),
         ids_rank=None if ids is None else len(ids.shape),
+        has_bias=bias is not None,
         seeded_dropout=dropout is None or isinstance(dropout, SeededDropout),
         dropout=dropout,
         **options,
@@ -274,6 +275,7 @@ class AttentionCall:
         ids_rank: rank of the argument `relative_ids`, 2 or 3. None: ids follow from the offset.
         return_weights: whether all attention weights are returned.
         rematerialize: as in `attend`.
+        has_bias: whether a bias is added to the scores.
         seeded_dropout: False for a dropout that is an arbitrary function.
         share_heads: whether the tables are for all heads.
         dtype: name of the dtype of queries.
@@ -310,6 +312,7 @@ class AttentionCall:
     ids_rank: int | None = None
     return_weights: bool = False
     rematerialize: bool | None = None
+    has_bias: bool = False
     seeded_dropout: bool = True
     share_heads: bool = True
     dtype: str = dataclasses.field(default_factory=keras.config.floatx)

@@ -222,7 +222,7 @@ ONE_OFFSET = Condition(
 BLOCK_REQUIREMENTS = (
     ONE_OFFSET,
     Condition("no returned weights", lambda call: not call.return_weights),
-    Condition("no bias", lambda call: call.bias is None),
+    Condition("no bias", lambda call: not call.has_bias),
     Condition("dropout is None or an `AttentionDropout`", lambda call: call.seeded_dropout),
     Condition("not `portable`", lambda call: not call.portable),
 )

@@ -25,6 +25,8 @@ from t2t_relpos.attention import attend
 from t2t_relpos.attention.band import Distances
 from t2t_relpos.attention.dropout import AttentionDropout
 
+__all__ = ["RelativeMultiheadAttention"]
+
 
 class RelativeMultiheadAttention(nn.MultiheadAttention):
     """Multi-head attention with relative positions, as a module of PyTorch.
