@@ -5,27 +5,29 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 EXTRAS := docs,lint,music,test
 RUN := $(VENV)/bin/python
-# The environment of test-backends: JAX and PyTorch in addition to TensorFlow.
+# The environment of test-backends: JAX, PyTorch and transformers in addition to TensorFlow.
 BACKENDS_VENV := .venv-backends
-IN_BACKENDS_VENV := VENV=$(BACKENDS_VENV) EXTRAS=jax,jax-onnx,test,torch
+IN_BACKENDS_VENV := VENV=$(BACKENDS_VENV) EXTRAS=jax,jax-onnx,speech,test,torch
 # The environment of test-oldest: the lower bounds of setup.cfg.
 OLDEST_VENV := .venv-oldest
 RUN_OLDEST := $(OLDEST_VENV)/bin/python
 # The environment of package: the built wheel or sdist.
 PACKAGE_VENV := .venv-package
 RUN_PACKAGE := $(PACKAGE_VENV)/bin/python
-LIBRARY_TESTS := tests/backend tests/attention tests/layers tests/models tests/decoding tests/t2t \
-  tests/test_backends.py tests/test_docstring_examples.py tests/test_first_calls.py
+LIBRARY_TESTS := tests/backend tests/attention tests/integrations tests/layers tests/models \
+  tests/decoding tests/t2t tests/test_backends.py tests/test_docstring_examples.py \
+  tests/test_first_calls.py
 CORE_TESTS := tests/backend tests/test_backends.py tests/test_first_calls.py \
   tests/layers/test_relation_multi_head_attention.py \
   tests/layers/test_keras_hub.py tests/layers/test_keras_own_tests.py \
   tests/layers/test_run_layer_test.py tests/layers/test_conditions.py tests/layers/test_contract.py \
   tests/layers/test_call_checks.py tests/models/test_generation.py \
   tests/models/test_generation_inputs.py \
-  tests/attention/test_recorded.py tests/layers/test_packing.py tests/layers/test_export.py \
+  tests/attention/test_recorded.py tests/attention/test_torch.py \
+  tests/layers/test_packing.py tests/layers/test_export.py \
   tests/layers/test_compile_matrix.py \
   tests/layers/test_torch_synchronization.py tests/layers/test_transforms.py \
-  tests/examples/test_jax_translation.py
+  tests/integrations tests/examples/test_jax_translation.py
 QUICKSTART := runs/quickstart
 # One process more than cores, because some tests wait; at most 4, since each needs a few GB.
 WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); \

@@ -12,7 +12,7 @@ FRAMEWORKS = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "jax", "to
 STANDARD_LIBRARY = {
     *"abc argparse ast collections contextlib contextvars copy dataclasses difflib".split(),
     *"functools hashlib importlib inspect io itertools json logging math numbers".split(),
-    *"operator os".split(),
+    *"operator os sys".split(),
     *"pathlib re string struct tempfile time types typing unicodedata warnings zlib".split(),
 }
 # Private Keras attributes. `backend.keras_private` checks that they exist.
@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "layers": {"attention", "layers"},
     "models": {"attention", "decoding", "layers", "models"},
     "decoding": {"decoding"},
+    "integrations": {"attention", "integrations", "layers"},
     "t2t": {"layers", "models", "t2t"},
 }
 # Modules that all folders of the library may import.
@@ -70,8 +71,11 @@ def violations(package, find):
 def test_library_imports_no_framework_and_no_trainer():
     def find(path):
         allowed = STANDARD_LIBRARY | {"keras", "numpy", "t2t_relpos"}
-        if "tensorflow" in (path.stem, path.parent.name) or path.parent.name == "backend":
+        of_frameworks = path.parent.name in ("backend", "integrations")
+        if "tensorflow" in (path.stem, path.parent.name) or of_frameworks:
             allowed |= FRAMEWORKS
+        if path.parent.name == "integrations":
+            allowed |= {"transformers"}
         return imported_packages(path) - allowed
 
     assert violations("t2t_relpos", find) == {}
@@ -135,7 +139,7 @@ def test_setup_requires_all_packages_that_tests_import():
     local = {path.stem for path in (ROOT / "tests").rglob("*")}
     local |= {"t2t_relpos", "trainer", "benchmarks", "examples", "tests"}
     # `make test-backends` installs these. The extra `test` does not include them.
-    local |= {"jax", "torch"}
+    local |= {"jax", "torch", "transformers", "peft", "accelerate"}
 
     def find(path):
         # The recorders in tests/reference run in the environment of tensor2tensor.

@@ -19,6 +19,8 @@ def examples():
     finder = doctest.DocTestFinder()
     backends = {"tensorflow", "jax", "torch"} - {keras.backend.backend()}
     of_others = tuple(f"t2t_relpos.backend.{name}" for name in backends)
+    if keras.backend.backend() != "torch":
+        of_others += tuple(f"t2t_relpos.integrations.{x}" for x in ("torch", "speech_modules"))
     for info in pkgutil.walk_packages([*t2t_relpos.__path__], "t2t_relpos."):
         if not info.name.startswith(of_others):
             found += finder.find(importlib.import_module(info.name), globs={})

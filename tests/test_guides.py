@@ -30,7 +30,12 @@ PAGES = [
     *sorted((ROOT / "docs/guides").glob("*.md")),
 ]
 # Packages that a page needs in addition to the extra `test`.
-REQUIRED = {"jax": ("jax", "flax", "optax"), "music": ("mido", "music21")}
+REQUIRED = {
+    "jax": ("jax", "flax", "optax"),
+    "music": ("mido", "music21"),
+    "pytorch": ("torch",),
+    "speech_models": ("torch", "transformers", "peft"),
+}
 BLOCK = re.compile(
     r"(?:^<!-- (?P<option>not run|tolerance|output varies): (?P<value>.*?) -->\n+)?"
     r"^```(?P<language>\w+)\n(?P<code>.*?)^```$",
@@ -106,6 +111,8 @@ def test_code_of_page_prints_the_documented_output(page, tmp_path):
         pytest.importorskip(package)
     paths = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PATH": os.pathsep.join(paths)}
+    if "torch" in REQUIRED.get(page.stem, ()):
+        del environment["KERAS_BACKEND"]  # The page needs no environment variable.
     run = subprocess.run(
         [sys.executable, __file__, page],
         cwd=tmp_path,
@@ -119,6 +126,8 @@ def test_code_of_page_prints_the_documented_output(page, tmp_path):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_code_of_page_compiles_and_its_imports_of_this_project_exist(page):
+    if "torch" in REQUIRED.get(page.stem, ()) and os.environ["KERAS_BACKEND"] != "torch":
+        pytest.skip("requires the backend PyTorch")
     for block in read_blocks(page):
         if block["language"] == "python":
             for statement in map(ast.unparse, ast.parse(block["code"]).body):

@@ -8,6 +8,7 @@ import json
 import re
 from pathlib import Path
 
+import keras
 import pytest
 
 import t2t_relpos
@@ -33,8 +34,14 @@ def test_pages_have_no_conflict_markers():
     assert [page for page in pages if re.search(r"<{7} |>{7} ", page.read_text())] == []
 
 
-@pytest.mark.parametrize("package", ["layers", "models", "attention", "decoding", "t2t"])
+INTEGRATIONS = "integrations.torch", "integrations.transformers"
+PACKAGES = "layers", "models", "attention", "decoding", "t2t", *INTEGRATIONS
+
+
+@pytest.mark.parametrize("package", PACKAGES)
 def test_every_public_name_has_an_api_page(public_names, package):
+    if package == "integrations.torch" and keras.backend.backend() != "torch":
+        pytest.skip("requires the backend PyTorch")
     module = importlib.import_module(f"t2t_relpos.{package}")
     assert list(public_names.api_pages()[package]) == module.__all__
     for name in module.__all__:
@@ -46,7 +53,8 @@ def test_every_name_of_the_package_is_documented_in_a_subpackage(public_names):
     assert public_names.exported_names() == t2t_relpos.__all__
     assert set(t2t_relpos.__all__) <= set(public_names.identifiers())
     for statement in public_names.import_statements().values():
-        exec(statement, {})
+        if keras.backend.backend() == "torch" or "integrations" not in statement:
+            exec(statement, {})
 
 
 def test_dispatch_page_contains_its_tables():

@@ -21,6 +21,13 @@ REQUESTS = [
 ]
 
 
+def _name(row):
+    """Returns the dotted name of a row's function in `t2t_relpos.attention`."""
+    if isinstance(row.function, str):
+        return row.function
+    return f"{row.function.__module__.rpartition('.')[2]}.{row.function.__name__}"
+
+
 def table_as_markdown():
     """Returns the dispatch table, with abbreviations for common requirements."""
     header = ["Implementation", "Function", "Requires", "Chosen for", "Saved `[T, S]` matrices"]
@@ -29,7 +36,7 @@ def table_as_markdown():
         chosen = "; ".join(condition.text for condition in row.preferences) or "all"
         requires = "; ".join(_abbreviated(row.requirements))
         lines.append(
-            [f"`{row.name}`", f"`{row.function}`", requires, chosen, str(row.saved_matrices)]
+            [f"`{row.name}`", f"`{_name(row)}`", requires, chosen, str(row.saved_matrices)]
         )
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 

@@ -5,13 +5,15 @@ from pathlib import Path
 
 SOURCES = Path(__file__).parents[2] / "t2t_relpos"
 
-# Subpackages in the order of the API reference, with the title of their section.
+# Subpackages and modules in the order of the API reference, with the title of their section.
 SUBPACKAGES = {
     "layers": "Layers",
     "models": "Models",
     "attention": "Attention functions",
     "decoding": "Decoding",
     "t2t": "tensor2tensor",
+    "integrations.torch": "PyTorch",
+    "integrations.transformers": "Speech models of transformers",
 }
 
 
@@ -20,7 +22,7 @@ def exported_names(package: str = "") -> list[str]:
     for node in _init(package).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return ast.literal_eval(node.value)
-    raise ValueError(f"No __all__ in t2t_relpos/{package}/__init__.py.")
+    raise ValueError(f"No __all__ in t2t_relpos.{package}.")
 
 
 def defining_module(package: str, name: str) -> str:
@@ -28,13 +30,17 @@ def defining_module(package: str, name: str) -> str:
     for node in _init(package).body:
         if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
             return node.module
-    raise ValueError(f"t2t_relpos/{package}/__init__.py imports no {name}.")
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
+            return f"t2t_relpos.{package}"
+    raise ValueError(f"t2t_relpos.{package} neither imports nor defines {name}.")
 
 
 def api_pages() -> dict[str, dict[str, str]]:
     """Returns the page of every documented name, by subpackage and name."""
     return {
-        package: {name: f"api/{package}/{name}.md" for name in exported_names(package)}
+        package: {
+            name: f"api/{package.replace('.', '/')}/{name}.md" for name in exported_names(package)
+        }
         for package in SUBPACKAGES
     }
 
@@ -61,4 +67,6 @@ def import_statements() -> dict[str, str]:
 
 
 def _init(package: str) -> ast.Module:
-    return ast.parse((SOURCES / package / "__init__.py").read_text())
+    path = SOURCES.joinpath(*package.split("."))
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return ast.parse(path.read_text())

@@ -13,7 +13,7 @@ from keras import ops
 from t2t_relpos import _checks, backend
 from t2t_relpos.attention import dispatch
 from t2t_relpos.attention.band import Distances
-from t2t_relpos.attention.dropout import AttentionDropout
+from t2t_relpos.attention.dropout import AttentionDropout, SeededDropout
 from t2t_relpos.attention.masks import causal_mask, combine_masks, key_padding_mask, window_mask
 from t2t_relpos.attention.relative_ids import as_positions, relative_ids
 from t2t_relpos.backend import as_tensor, as_tensors
@@ -31,6 +31,7 @@ def attend(
     mask=None,
     query_mask=None,
     key_mask=None,
+    bias=None,
     causal=False,
     query_offset=None,
     sliding_window=None,
@@ -59,6 +60,8 @@ def attend(
             fully masked query gets zeros. Default: None.
         query_mask: bool `[B, T]`. Queries that are False get zeros. Default: None.
         key_mask: bool `[B, S]`; True = attend. Default: None.
+        bias: finite numbers that are added to the scores, float `[T, S]`, `[B, T, S]` or
+            `[B, N, T, S]`, axes may have size 1. Memory is then quadratic in length. Default: None.
         causal: whether keys after a query are masked, by `query_offset`. Default: False.
         query_offset: key position of query 0: an int, a scalar tensor, or an int tensor `[B]` with
             a position per batch entry. Default: `S - T`.
@@ -97,32 +100,74 @@ def attend(
     >>> ops.convert_to_numpy(outputs)[0, 0, 0].tolist()
     [2.0, 2.0, 2.0, 2.0]
     """
-    names = "query", "key", "value", "key_table", "value_table", "mask", "key_mask", "relative_ids"
-    tensors = as_tensors(query, key, value, key_table, value_table)
+    names = "query key value key_table value_table bias mask key_mask relative_ids".split()
+    tensors = as_tensors(query, key, value, key_table, value_table, bias)
     tensors += [as_tensor(mask), as_tensor(key_mask), as_tensor(relative_ids)]
-    tensors = dict(zip(names, tensors, strict=True))
-    query_mask = as_tensor(query_mask)
+    tensors = dict(zip(names, tensors, strict=True)) | {"query_mask": as_tensor(query_mask)}
+    options = {
+        "max_relative_position": max_relative_position,
+        "causal": causal,
+        "query_offset": query_offset,
+        "sliding_window": sliding_window,
+        "return_weights": return_weights,
+        "rematerialize": rematerialize,
+        "implementation": implementation,
+    }
+    if dropout is not None and not isinstance(dropout, AttentionDropout):
+        outputs, *weights = _attend(tensors, options, dropout)
+    else:
+        # The seed is drawn outside of the branches of `_run_first`.
+        drawn = None if dropout is None else dropout.with_drawn_seed()
+        of_dropout = {} if drawn is None else {"rate": drawn.rate, "seed": drawn.seed}
+        outputs, *weights = _attend_with_seed(tensors, options, of_dropout)
+    return outputs, weights[0] if weights else None
+
+
+@backend.untraced
+def _attend_with_seed(tensors, options, of_dropout):
+    """Returns the results of `_attend`. Its arguments may be in a graph of torch.compile.
+
+    Args:
+        tensors: as in `_attend`.
+        options: as in `_attend`.
+        of_dropout: fields of a `SeededDropout`, or an empty dict without dropout.
+    """
+    return _attend(tensors, options, SeededDropout(**of_dropout) if of_dropout else None)
+
+
+def _attend(tensors, options, dropout):
+    """Returns [outputs], or [outputs, weights] if weights are returned.
+
+    Args:
+        tensors: dict of the tensors of `attend`, or None.
+        options: dict of the other arguments of `attend`.
+        dropout: a `SeededDropout`, a function of the weights, or None.
+    """
+    tensors, options = dict(tensors), dict(options)
+    query_mask, implementation = tensors.pop("query_mask"), options.pop("implementation")
     tensors["mask"] = combine_masks(tensors["mask"])
     _check(tensors, query_mask)
+    bias = tensors["bias"]
+    if bias is not None and len(bias.shape) == 3:
+        tensors["bias"] = ops.expand_dims(bias, 1)
     lengths = ops.shape(tensors["query"])[2], ops.shape(tensors["key"])[2]
     ids = tensors["relative_ids"]
-    seeded_dropout = dropout is None or isinstance(dropout, AttentionDropout)
+    value = options.pop("max_relative_position")
     call = AttentionCall.from_arguments(
         *lengths,
-        _max_relative_position(max_relative_position, tensors),
-        causal=causal,
-        query_offset=query_offset,
-        sliding_window=sliding_window,
+        _max_relative_position(value, tensors),
         ids_rank=None if ids is None else len(ids.shape),
-        return_weights=return_weights,
-        rematerialize=rematerialize,
-        seeded_dropout=seeded_dropout,
-        # The seed is drawn outside of the branches of `_run_first`.
-        dropout=dropout.with_drawn_seed() if dropout and seeded_dropout else dropout,
+        has_bias=bias is not None,
+        seeded_dropout=dropout is None or isinstance(dropout, SeededDropout),
+        dropout=dropout,
+        **options,
         **tensors,
     )
-    outputs, *weights = _run_first(dispatch.select(call, implementation), call)
-    return _zero_masked_queries(outputs, weights[0] if weights else None, query_mask)
+    results = _run_first(dispatch.select(call, implementation), call)
+    if query_mask is None:
+        return results
+    exists = ops.expand_dims(ops.cast(query_mask, "bool"), (1, 3))
+    return [ops.where(exists, x, 0) for x in results]
 
 
 _TABLE_ADVICE = (
@@ -136,6 +181,9 @@ def _check(tensors, query_mask):
     for name, mask in (("key_mask", tensors["key_mask"]), ("query_mask", query_mask)):
         _checks.boolean(mask, name)
     sizes = _checks.check(tensors["query"], "query", "B N T H", "float")
+    of_scores = {**sizes, "S": tensors["key"].shape[2]}
+    shapes = "T S | B T S | B N T S"
+    _checks.check(tensors["bias"], "bias", shapes, "float", of_scores, broadcast="B N T S")
     ids, sizes = tensors["relative_ids"], {"N": sizes.get("N")}
     for name, depth in (("key_table", "H"), ("value_table", "Hv")):
         shapes = f"R {depth} | N R {depth}"
@@ -199,15 +247,6 @@ def _run_first(candidates, call):
     return ops.cond(first.condition, run, lambda: _run_first(rest, call))
 
 
-def _zero_masked_queries(outputs, weights, query_mask):
-    """Returns (outputs, weights or None) with zeros for queries that are False in the mask."""
-    if query_mask is None:
-        return outputs, weights
-    exists = ops.expand_dims(ops.cast(query_mask, "bool"), (1, 3))
-    outputs = ops.where(exists, outputs, 0)
-    return outputs, None if weights is None else ops.where(exists, weights, 0)
-
-
 _BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 
 
@@ -234,6 +273,7 @@ class AttentionCall:
         ids_rank: rank of the argument `relative_ids`, 2 or 3. None: ids follow from the offset.
         return_weights: whether all attention weights are returned.
         rematerialize: as in `attend`.
+        has_bias: whether a bias is added to the scores.
         seeded_dropout: False for a dropout that is an arbitrary function.
         share_heads: whether the tables are for all heads.
         dtype: name of the dtype of queries.
@@ -251,6 +291,7 @@ class AttentionCall:
         value_table: as in `attend`.
         mask: bool of rank 2 or 4, broadcasts to `[B, N, T, S]`, or None.
         key_mask: as in `attend`.
+        bias: as `mask`, of the dtype of queries.
         relative_ids: as in `attend`.
         dropout: a `SeededDropout`, a function of the weights, or None.
 
@@ -269,6 +310,7 @@ class AttentionCall:
     ids_rank: int | None = None
     return_weights: bool = False
     rematerialize: bool | None = None
+    has_bias: bool = False
     seeded_dropout: bool = True
     share_heads: bool = True
     dtype: str = dataclasses.field(default_factory=keras.config.floatx)
@@ -285,6 +327,7 @@ class AttentionCall:
     value_table: Any = _tensor()
     mask: Any = _tensor()
     key_mask: Any = _tensor()
+    bias: Any = _tensor()
     relative_ids: Any = _tensor()
     dropout: Any = _tensor()
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from t2t_relpos import backend
 from t2t_relpos.attention.relative_ids import range_around
 from t2t_relpos.attention.skew import expand_ids, sum_by_id
 from t2t_relpos.backend import (
@@ -487,7 +488,7 @@ def softmax(scores):
 
 def matmul(x, y, dtype):
     """Returns `x @ y`, multiplied in `dtype` and cast to the accumulation dtype."""
-    product = ops.matmul(ops.cast(x, dtype), ops.cast(y, dtype))
+    product = backend.matmul(ops.cast(x, dtype), ops.cast(y, dtype))
     return ops.cast(product, accumulation_dtype(dtype))
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from t2t_relpos import backend
+from t2t_relpos.attention import blockwise, flash, gather, skew
 from t2t_relpos.attention.flash import MASK_FEATURES, is_key_mask
 
 
@@ -221,6 +222,7 @@ ONE_OFFSET = Condition(
 BLOCK_REQUIREMENTS = (
     ONE_OFFSET,
     Condition("no returned weights", lambda call: not call.return_weights),
+    Condition("no bias", lambda call: not call.has_bias),
     Condition("dropout is None or an `AttentionDropout`", lambda call: call.seeded_dropout),
     Condition("not `portable`", lambda call: not call.portable),
 )
@@ -342,7 +344,8 @@ class Implementation:
 
     Args:
         name: name of the row.
-        function: the function, or its dotted name in `t2t_relpos.attention`. It is called with an
+        function: the function, or, if it requires TensorFlow, its dotted name in
+            `t2t_relpos.attention`. It is called with an
             `AttentionCall`, the `Sizes` if there are any, and `options`. It returns (outputs,
             weights or None).
         saved_matrices: number of `[T, S]` matrices per head that are saved for the gradient, for
@@ -391,7 +394,7 @@ def _imported(name):
 TABLE = (
     Implementation(
         "without_tables",
-        "gather.attend_without_tables",
+        gather.attend_without_tables,
         saved_matrices=3,
         requirements=(
             Condition("no relative tables", lambda call: call.max_relative_position is None),
@@ -424,7 +427,7 @@ TABLE = (
     ),
     Implementation(
         "rows",
-        "gather.attend_by_rows",
+        gather.attend_by_rows,
         saved_matrices=3,
         requirements=(
             HAS_TABLE,
@@ -466,7 +469,7 @@ TABLE = (
     ),
     Implementation(
         "flash",
-        "flash.attend",
+        flash.attend,
         saved_matrices=0,
         requirements=(
             HAS_FLASH_KERNEL,
@@ -489,7 +492,7 @@ TABLE = (
     ),
     Implementation(
         "unrolled_blocks",
-        "blockwise.attend",
+        blockwise.attend,
         saved_matrices=1,
         requirements=(
             *BLOCK_REQUIREMENTS,
@@ -506,7 +509,7 @@ TABLE = (
     ),
     Implementation(
         "scanned_blocks",
-        "blockwise.attend",
+        blockwise.attend,
         saved_matrices=0,
         requirements=BLOCK_REQUIREMENTS,
         sizes={
@@ -518,13 +521,13 @@ TABLE = (
     ),
     Implementation(
         "band",
-        "skew.attend_by_band",
+        skew.attend_by_band,
         saved_matrices=3,
         requirements=(HAS_TABLE, ONE_OFFSET, QUADRATIC_MEMORY_ALLOWED),
     ),
     Implementation(
         "by_id",
-        "gather.attend_by_id",
+        gather.attend_by_id,
         saved_matrices=3,
         requirements=(HAS_TABLE, QUADRATIC_MEMORY_ALLOWED),
     ),

@@ -36,11 +36,12 @@ class AttentionDropout:
     """Dropout of attention weights.
 
     Args:
-        rate: fraction of weights set to zero, in `[0, 1)`.
-        seed_generator: a keras.random.SeedGenerator.
+        rate: fraction of weights set to zero, in `[0, 1)`; on PyTorch in `[0, 1]`.
+        seed_generator: a keras.random.SeedGenerator. Default: None, on PyTorch only: PyTorch's own
+            generator, which `torch.manual_seed` sets and `torch.utils.checkpoint` restores.
     """
 
-    def __init__(self, rate, seed_generator):
+    def __init__(self, rate, seed_generator=None):
         self.rate = rate
         self.seed_generator = seed_generator
 
@@ -50,7 +51,9 @@ class AttentionDropout:
         Its seed is drawn here: a generator that is updated in one branch of tf.cond would not
         advance in the other.
         """
-        return SeededDropout(self.rate, self.seed_generator.next())
+        generator = self.seed_generator
+        seed = backend.draw_seed() if generator is None else generator.next()
+        return SeededDropout(self.rate, seed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +62,7 @@ class SeededDropout:
 
     Args:
         rate: fraction of entries set to zero, in `[0, 1)`; on TensorFlow rounded to 1 / 65,536.
-        seed: a seed drawn from a keras.random.SeedGenerator.
+        seed: a seed drawn from the generator of an `AttentionDropout`.
     """
 
     rate: float

@@ -54,7 +54,8 @@ def explain(length_q, length_k=None, max_relative_position=16, *, dropout=0.0, *
         dropout: rate of an `AttentionDropout`. Default: 0.0.
         **options: `causal`, `query_offset`, `sliding_window`, `return_weights` and `rematerialize`,
             as in `attend`. `offset_per_entry`: whether each batch entry has its own query offset.
-            `ids_rank`: rank of `relative_ids`. `seeded_dropout`: False for a dropout function.
+            `ids_rank`: rank of `relative_ids`. `has_bias`: whether there is a `bias`.
+            `seeded_dropout`: False for a dropout function.
             `share_heads`: False for a table per head. `dtype`: that of queries, by default
             `keras.config.floatx()`. `key_dim`: H, by default 64. `value_dim`: Hv, by default
             `key_dim`. `portable`: whether to use standard operations only. `xla`: whether XLA

@@ -14,6 +14,7 @@ from t2t_relpos.backend import (
     LARGE_INDEX_DTYPE,
     arange,
     is_portable,
+    matmul,
     matmul_matrix,
     segment_sum,
     take_table_rows,
@@ -59,12 +60,14 @@ def attend_with_terms(call, relative_scores, relative_values):
         relative_values: function of weights `[B, N, T, S]` and the value table that returns the
             relative values `[B, N, T, Hv]`. Unused without a value table.
     """
-    scores = ops.matmul(call.query, ops.swapaxes(call.key, -1, -2))
+    scores = matmul(call.query, ops.swapaxes(call.key, -1, -2))
     if call.key_table is not None:
         scores = scores + relative_scores(call.query, call.key_table)
+    if call.bias is not None:
+        scores = scores + call.bias
     weights = masked_softmax(scores, call.combined_mask())
     dropped = weights if call.dropout is None else call.dropout(weights)
-    outputs = ops.matmul(dropped, call.value)
+    outputs = matmul(dropped, call.value)
     if call.value_table is not None:
         outputs = outputs + relative_values(dropped, call.value_table)
     return outputs, weights
@@ -202,7 +205,7 @@ def expand_by_one_hot(by_id, ids):
         `[B, N, T, S]`.
     """
     one_hot = _one_hot(ids, by_id.shape[-1], by_id.dtype)
-    by_position = ops.matmul(ops.swapaxes(by_id, 1, 2), ops.swapaxes(one_hot, -1, -2))
+    by_position = matmul(ops.swapaxes(by_id, 1, 2), ops.swapaxes(one_hot, -1, -2))
     return ops.swapaxes(by_position, 1, 2)
 
 
@@ -219,7 +222,7 @@ def sum_by_one_hot(weights, ids, num_ids):
     Returns:
         `[B, N, T, R]`.
     """
-    by_position = ops.matmul(ops.swapaxes(weights, 1, 2), _one_hot(ids, num_ids, weights.dtype))
+    by_position = matmul(ops.swapaxes(weights, 1, 2), _one_hot(ids, num_ids, weights.dtype))
     return ops.swapaxes(by_position, 1, 2)
 
 
@@ -240,16 +243,16 @@ def matmul_table(x, table, *, transpose_table=False):
         table = ops.swapaxes(table, -1, -2)
     if len(table.shape) == 3 and table.shape[0] == 1:
         table = table[0]
-    return ops.matmul(x, table) if len(table.shape) == 3 else matmul_matrix(x, table)
+    return matmul(x, table) if len(table.shape) == 3 else matmul_matrix(x, table)
 
 
 def matmul_by_position(x, matrices):
     """Returns `[B, N, T, X]` times `[T, X, Y]` or `[N, T, X, Y]`: `[B, N, T, Y]`."""
     if len(matrices.shape) == 4:
-        product = ops.matmul(ops.transpose(x, (1, 2, 0, 3)), matrices)
+        product = matmul(ops.transpose(x, (1, 2, 0, 3)), matrices)
         return ops.transpose(product, (2, 0, 1, 3))
     batch, heads, length, width = ops.shape(x)
     x = ops.reshape(ops.transpose(x, (2, 0, 1, 3)), (length, batch * heads, width))
     # A size of -1 can't be inferred if a replica has an empty batch.
     shape = (length, batch, heads, ops.shape(matrices)[-1])
-    return ops.transpose(ops.reshape(ops.matmul(x, matrices), shape), (1, 2, 0, 3))
+    return ops.transpose(ops.reshape(matmul(x, matrices), shape), (1, 2, 0, 3))

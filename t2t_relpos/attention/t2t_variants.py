@@ -5,7 +5,7 @@ from keras import ops
 from t2t_relpos.attention.band import Distances
 from t2t_relpos.attention.masks import causal_mask, expand_to_batch, masked_softmax
 from t2t_relpos.attention.skew import relative_scores, relative_values
-from t2t_relpos.backend import arange, as_tensors, check_exported_lengths
+from t2t_relpos.backend import arange, as_tensors, check_exported_lengths, matmul
 
 
 def two_sided_table(table):
@@ -85,7 +85,7 @@ def attend_2d(query, key, value, height_table, width_table, *, mask=None, dropou
     flat_query, flat_key, flat_value = (
         ops.reshape(x, (batch, heads, cells, x.shape[-1])) for x in (query, key, value)
     )
-    scores = ops.matmul(flat_query, ops.swapaxes(flat_key, -1, -2))
+    scores = matmul(flat_query, ops.swapaxes(flat_key, -1, -2))
     scores = ops.reshape(scores, (batch, heads, height, width, height, width))
     # Each term depends on one axis of the key and is broadcast along the other.
     by_column = ops.expand_dims(_scores_along_width(query, width_table), 4)
@@ -93,7 +93,7 @@ def attend_2d(query, key, value, height_table, width_table, *, mask=None, dropou
     scores = scores + by_column + ops.expand_dims(by_row, -1)
     weights = masked_softmax(ops.reshape(scores, (batch, heads, cells, cells)), mask)
     dropped = weights if dropout is None else dropout(weights)
-    outputs = ops.matmul(dropped, flat_value)
+    outputs = matmul(dropped, flat_value)
     return ops.reshape(outputs, (batch, heads, height, width, value.shape[-1])), weights
 
 
@@ -153,7 +153,7 @@ def attend_two_blocks(
     count = (length + block_length - 1) // block_length
     queries = split_blocks(_pad_end(query, count, block_length), count, block_length)
     keys, values = (_with_previous(x, count, block_length) for x in (key, value))
-    scores = ops.matmul(queries, ops.swapaxes(keys, -1, -2))
+    scores = matmul(queries, ops.swapaxes(keys, -1, -2))
     table = _table_of_two_blocks(key_table, block_length)
     scores = scores + relative_scores(
         queries, table, _distances(table), 2 * block_length, block_length
@@ -163,7 +163,7 @@ def attend_two_blocks(
         key_mask = ops.ones((batch, length), dtype="bool")
     weights = masked_softmax(scores, _two_block_mask(key_mask, count, block_length))
     dropped = weights if dropout is None else dropout(weights)
-    outputs = ops.matmul(dropped, values)
+    outputs = matmul(dropped, values)
     if value_table is not None:
         table = _table_of_two_blocks(value_table, block_length)
         relative = relative_values(dropped, table, _distances(table), block_length)

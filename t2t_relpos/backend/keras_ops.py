@@ -36,6 +36,18 @@ def on_device_of_query(function):
     return function
 
 
+def untraced(function):
+    """Returns a function that torch.compile does not trace: it becomes one node of the graph.
+
+    Tracing the code of Keras would take minutes, and fail. The node is compiled as any other.
+
+    Args:
+        function: function of dicts. Their values are tensors, numbers, strings, tuples or None. The
+            tensor "query" of the first dict has the device of all tensors.
+    """
+    return function
+
+
 def is_compiled_by_xla():
     """Returns whether TensorFlow is tracing a graph for XLA."""
     return False
@@ -367,6 +379,11 @@ def top_k(x, k):
     return values, ops.cast(indices, "int32")
 
 
+def matmul(x, y):
+    """Returns `x @ y` of tensors of one dtype, in that dtype."""
+    return ops.matmul(x, y)
+
+
 def matmul_transposed(x, y):
     """Returns `x·yᵀ` over the last two axes."""
     return ops.matmul(x, ops.swapaxes(y, -1, -2))
@@ -406,6 +423,17 @@ def layer_normalization(inputs, gamma, beta, axes, epsilon):
         epsilon: added to the variance.
     """
     return None
+
+
+def draw_seed():
+    """Returns a seed for `dropout_factors` from the backend's own random number generator.
+
+    Only PyTorch has one: `torch.manual_seed` sets it, and `torch.utils.checkpoint` restores it.
+    """
+    raise ValueError(
+        f"Expected a `seed_generator`, because the backend is {keras.backend.backend()!r}. Only "
+        "PyTorch has a random number generator of its own. Pass a keras.random.SeedGenerator."
+    )
 
 
 def dropout_factors(shape, rate, seed, dtype, block=None):

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 
 import keras
 import torch
@@ -25,15 +26,20 @@ __all__ = [
     "compile_function",
     "custom_gradient",
     "device",
+    "draw_seed",
+    "dropout_factors",
     "flash_kernel",
     "is_portable",
     "is_transformed",
     "largest",
     "layer_normalization",
+    "matmul",
+    "matmul_matrix",
     "on_device_of_query",
     "segment_sum",
     "top_k",
     "track_variables",
+    "untraced",
     "write_slice",
 ]
 
@@ -69,10 +75,39 @@ def _is_default(device):
     return device == default
 
 
+def untraced(function):
+    @torch.compiler.allow_in_graph
+    def node(*args):
+        args = [{name: _with_known_sizes(x) for name, x in each.items()} for each in args]
+        with _device_scope(args[0]["query"]):
+            return function(*args)
+
+    @functools.wraps(function)
+    def run(*args):
+        # An exported program may have unknown sizes.
+        is_traced = torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting()
+        return node(*args) if is_traced else function(*args)
+
+    return run
+
+
+def _with_known_sizes(x):
+    """Returns a tensor whose sizes are ints, also if torch.compile made one for several sizes."""
+    if not isinstance(x, torch.Tensor) or all(type(size) is int for size in x.shape):
+        return x
+    return x.view([int(size) for size in x.shape])
+
+
 def is_portable():
     # Not the default, which searches the call stack: torch.compile can't trace it.
     is_exporting = torch.onnx.is_in_onnx_export() or torch.compiler.is_exporting()
-    return keras_ops.is_in_portable() or is_exporting
+    return _is_in_portable() or is_exporting
+
+
+@torch.compiler.assume_constant_result
+def _is_in_portable():
+    # torch.compile can't trace the context variable.
+    return keras_ops.is_in_portable()
 
 
 def compile_function(model, function, *, jit_compile):
@@ -141,6 +176,15 @@ def _recorded_gradients(function, tensors, d_outputs):
     return dict(zip(copies, gradients))
 
 
+def matmul(x, y):
+    # `ops.matmul` multiplies float64 in float32.
+    return torch.matmul(x, y)
+
+
+def matmul_matrix(x, matrix):
+    return matmul(x, matrix)
+
+
 def track_variables(layer):
     for each in (layer, *sublayers(layer)):
         each._track_variables()
@@ -201,3 +245,45 @@ def layer_normalization(inputs, gamma, beta, axes, epsilon):
     if gamma is not None:
         outputs = outputs * ops.reshape(gamma, sizes)
     return outputs if beta is None else outputs + ops.reshape(beta, sizes)
+
+
+# Random numbers are a hash of a seed, as in counter-based generators. Those of Keras read the seed
+# on the host, and torch.compile can't trace it.
+
+
+def draw_seed():
+    return torch.randint(-(2**31), 2**31, (2,), dtype=torch.int32, device=get_device())
+
+
+def dropout_factors(shape, rate, seed, dtype, block=None):
+    first, second = seed.to(get_device(), torch.int32)
+    if block is not None:
+        first = first + block * 0x1E3779B1
+    key = _hash(_hash(first) + second)
+    keys = [_hash(key + number) for number in range(3)]
+    rows = _hash(_hash(_int32_range(math.prod(shape[:-1])) + keys[0]) ^ keys[1])
+    columns = _hash(_int32_range(math.prod(shape[-1:])) + keys[2])
+    numbers = _multiply_bits(rows[:, None] + columns).reshape(shape)
+    # All int32 are equally likely.
+    smallest = min(round((rate - 0.5) * 2**32), 2**31 - 1)
+    scale = 1 / (1 - rate) if rate < 1 else 0.0
+    return ops.cast(numbers >= smallest, dtype) * scale
+
+
+def _int32_range(size):
+    return torch.arange(size, dtype=torch.int32, device=get_device())
+
+
+def _hash(x):
+    """Returns a hash of int32: the permutation `lowbias32` of Chris Wellons."""
+    x = _multiply_bits(x)
+    return x ^ ((x >> 16) & 0xFFFF)
+
+
+def _multiply_bits(x):
+    """Returns int32 whose high bits depend on all bits of `x`."""
+    x = x ^ ((x >> 16) & 0xFFFF)
+    x *= 0x7FEB352D
+    x ^= (x >> 15) & 0x1FFFF
+    x *= 0x846CA68B - 2**32
+    return x

@@ -27,6 +27,23 @@ def test_query_mask_zeroes_outputs_and_weights(draw):
         assert ops.convert_to_numpy(x)[1, :, :3].any()
 
 
+@pytest.mark.parametrize("implementation", ["rows", "band", "by_id", "without_tables", None])
+@pytest.mark.parametrize("shape", [(5, 7), (1, 7), (2, 5, 7), (2, 3, 5, 7), (1, 3, 1, 7)])
+def test_bias_is_added_to_the_scores(shape, implementation, draw, rng, precision):
+    tensors = draw(5, 7, 2)
+    if implementation == "without_tables":
+        tensors = tensors[:3]
+    bias = rng.normal(size=shape).astype(precision.dtype)
+    mask = rng.random((5, 7)) < 0.7
+    outputs, weights = attend(*tensors, bias=bias, mask=mask, implementation=implementation)
+    plain = ops.convert_to_numpy(attend(*tensors, mask=mask)[1])
+    expected = plain * np.exp(bias[:, None] if len(shape) == 3 else bias)
+    expected /= np.maximum(expected.sum(-1, keepdims=True), 1e-30)
+    np.testing.assert_allclose(weights, expected, atol=precision.atol)
+    again = attend(*tensors, bias=bias, mask=mask, return_weights=False)[0]
+    np.testing.assert_allclose(outputs, again, atol=precision.atol)
+
+
 def test_query_offset_per_batch_entry_equals_separate_calls(draw, precision):
     query, key, value, *tables = draw(1, 11, 3)
     offsets = np.array([4, 10], "int32")
@@ -220,6 +237,10 @@ FLOAT_MASKS = {"mask": table(7, 7), "key_mask": table(2, 7), "query_mask": table
         ),
         ({"query": np.ones((2, 3, 7, 5), "int32")}, "Expected `query` of a floating-point dtype"),
         ({"query": X[0]}, r"Expected `query` of shape \[B, N, T, H\]. Received: shape \(3, 7, 5\)"),
+        (
+            {"bias": table(2, 7, 6)},
+            r"`bias` of shape .* \[B, T, S\] = \[2, 7, 7\] .*Received: shape \(2, 7, 6\)",
+        ),
         ({"rematerialize": "yes"}, "Expected `rematerialize` to be True, .* Received: 'yes'"),
         ({"query_offset": [0, 1]}, r"Expected `query_offset` to be an int, .* Received: \[0, 1\]"),
         ({"query_offset": True}, "Received: True"),

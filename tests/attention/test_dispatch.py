@@ -171,6 +171,7 @@ def test_explanation_of_unknown_lengths_as_text():
     "options, requirement",
     [
         ({"return_weights": True}, "no returned weights"),
+        ({"has_bias": True}, "no bias"),
         ({"ids_rank": 3}, "no `relative_ids`, and one query offset for the batch"),
         ({"offset_per_entry": True}, "no `relative_ids`, and one query offset for the batch"),
         ({"seeded_dropout": False}, "dropout is None or an `AttentionDropout`"),

@@ -1,0 +1,433 @@
+"""Modules of transformers' speech models whose attention is computed by `attend`.
+
+Each class is a subclass of the class of transformers with the same name. It has no weights and no
+attributes of its own, so that `replace_attention` only exchanges the classes of modules. Requires
+PyTorch and a version of transformers in `VERSIONS`.
+"""
+
+import inspect
+import types
+
+import torch
+import transformers
+from torch.distributed.fsdp import FSDPModule
+
+# Refuses other backends of Keras, also if a saved model imports this module.
+import t2t_relpos.integrations.torch  # noqa: F401
+from t2t_relpos.attention.attend import attend
+from t2t_relpos.attention.dropout import AttentionDropout
+
+# (lowest, first that is not supported)
+VERSIONS = ("5.18", "5.25")
+
+
+def check_version():
+    """Raises ImportError if this version of transformers is not known."""
+    version = transformers.__version__
+    number, *limits = (tuple(map(int, text.split(".")[:2])) for text in (version, *VERSIONS))
+    if not limits[0] <= number < limits[1]:
+        raise ImportError(
+            f"Expected transformers >= {VERSIONS[0]} and < {VERSIONS[1]}, whose speech models this "
+            f"version of t2t_relpos knows. Received: transformers {version}. Install one of these "
+            "versions."
+        )
+
+
+check_version()
+
+from transformers.models.seamless_m4t_v2 import modeling_seamless_m4t_v2 as seamless  # noqa: E402
+from transformers.models.speecht5 import modeling_speecht5 as speecht5  # noqa: E402
+from transformers.models.vits import modeling_vits as vits  # noqa: E402
+from transformers.models.wav2vec2_bert import modeling_wav2vec2_bert as wav2vec2_bert  # noqa: E402
+
+# The attention of all models
+
+
+def _attend(module, projected, tables, distances, masks, **options):
+    """Returns (outputs `[B, T, N * H]`, weights or None).
+
+    Args:
+        module: the attention module.
+        projected: queries, keys and values `[B, T, N * H]`. Queries are not scaled.
+        tables: (a^K, a^V or None).
+        distances: `max_relative_position` of `attend`.
+        masks: arguments of `attend`.
+        **options: `head_dim`, `dropout`, the rate in training, and `return_weights`.
+    """
+    shape = (*projected[0].shape[:-1], -1, options["head_dim"])
+    query, key, value = (x.view(shape).transpose(1, 2) for x in projected)
+    rate = options["dropout"] if module.training else 0
+    outputs, weights = attend(
+        query * module.scaling,
+        key,
+        value,
+        *tables,
+        max_relative_position=distances,
+        dropout=AttentionDropout(rate) if rate else None,
+        return_weights=options["return_weights"],
+        rematerialize=False if module.training else None,
+        **masks,
+    )
+    return outputs.transpose(1, 2).flatten(2), weights
+
+
+def _masks(attention_mask, batch_size):
+    """Returns the arguments of `attend` for a mask, or None if `attend` has no such mask.
+
+    Args:
+        attention_mask: None, or bool `[B, 1, 1, S]` or `[B, 1, T, S]`, True = attend; also float of
+            0 and the minimum of a dtype, unless torch.compile hides the values.
+        batch_size: B.
+    """
+    if attention_mask is None:
+        return {}
+    if not isinstance(attention_mask, torch.Tensor) or attention_mask.ndim != 4:
+        return None
+    if attention_mask.dtype != torch.bool:
+        attention_mask = _as_bool(attention_mask)
+    if attention_mask is None or attention_mask.shape[1:3] != (1, 1):
+        return None if attention_mask is None else {"mask": attention_mask}
+    return {"key_mask": attention_mask[:, 0, 0].expand(batch_size, -1)}
+
+
+def _as_bool(mask):
+    """Returns a mask of 0 and the minimum as bool, True = attend. None: it has other values."""
+    if torch.compiler.is_compiling() or not mask.is_floating_point():
+        return None
+    # The minimum of bfloat16 is above that of float32.
+    lowest = max(torch.finfo(dtype).min for dtype in (mask.dtype, torch.bfloat16))
+    attended = mask == 0
+    return attended if (attended | (mask <= lowest)).all() else None
+
+
+def _key_mask(padding_mask, device):
+    """Returns a padding mask `[B, S]` in the form `[B, 1, 1, S]`, which encoders hand on."""
+    if padding_mask is None or padding_mask.ndim != 2:
+        return padding_mask
+    return padding_mask.to(device, torch.bool)[:, None, None, :]
+
+
+# w2v-BERT 2.0 and SeamlessM4T v2
+
+
+def _conformer_attention(module, hidden_states, masks, options):
+    """Returns (outputs `[B, T, D]`, weights or None) of a module with "relative_key" positions."""
+    left, right = module.left_max_position_embeddings, module.right_max_position_embeddings
+    asked = options.get("output_attentions")
+    outputs, weights = _attend(
+        module,
+        [linear(hidden_states) for linear in (module.linear_q, module.linear_k, module.linear_v)],
+        (module.distance_embedding(torch.arange(left + right + 1, device=hidden_states.device)),),
+        (left, right),
+        masks,
+        head_dim=module.head_size,
+        dropout=module.dropout.p,
+        return_weights=bool(module.config.output_attentions if asked is None else asked),
+    )
+    return module.linear_out(outputs), weights
+
+
+class Wav2Vec2BertSelfAttention(wav2vec2_bert.Wav2Vec2BertSelfAttention):
+    """Attention of w2v-BERT 2.0 with `position_embeddings_type="relative_key"`."""
+
+    def forward(
+        self, hidden_states, attention_mask=None, relative_position_embeddings=None, **kwargs
+    ):
+        masks = _masks(attention_mask, len(hidden_states))
+        if masks is None or kwargs.get("is_causal"):
+            return super().forward(
+                hidden_states, attention_mask, relative_position_embeddings, **kwargs
+            )
+        return _conformer_attention(self, hidden_states, masks, kwargs)
+
+
+class Wav2Vec2BertEncoderLayer(wav2vec2_bert.Wav2Vec2BertEncoderLayer):
+    """Encoder layer of w2v-BERT 2.0 that hands the padding mask on as `[B, 1, 1, T]`."""
+
+    def forward(self, hidden_states, attention_mask=None, **kwargs):
+        padding_mask = kwargs.get("conv_attention_mask")
+        is_replaced = isinstance(self.self_attn, Wav2Vec2BertSelfAttention)
+        is_replaced = is_replaced and not kwargs.get("is_causal")
+        if is_replaced and attention_mask is not None and padding_mask is not None:
+            attention_mask = _key_mask(padding_mask, hidden_states.device)
+        return super().forward(hidden_states, attention_mask=attention_mask, **kwargs)
+
+
+class SeamlessM4Tv2ConformerSelfAttention(seamless.SeamlessM4Tv2ConformerSelfAttention):
+    """Attention of SeamlessM4T v2's speech encoder."""
+
+    def forward(self, hidden_states, attention_mask=None, **kwargs):
+        masks = _masks(attention_mask, len(hidden_states))
+        if masks is None or kwargs.get("is_causal"):
+            return super().forward(hidden_states, attention_mask, **kwargs)
+        return _conformer_attention(self, hidden_states, masks, kwargs)
+
+
+class SeamlessM4Tv2ConformerEncoderLayer(seamless.SeamlessM4Tv2ConformerEncoderLayer):
+    """Encoder layer of SeamlessM4T v2 that hands the padding mask on as `[B, 1, 1, T]`.
+
+    Sequences that are longer than a chunk keep the mask of pairs.
+    """
+
+    def forward(self, hidden_states, attention_mask=None, **kwargs):
+        attention = self.self_attn
+        is_replaced = isinstance(attention, SeamlessM4Tv2ConformerSelfAttention)
+        if is_replaced and not kwargs.get("is_causal"):
+            chunk_size = attention.config.speech_encoder_chunk_size
+            if chunk_size is None or hidden_states.shape[1] <= chunk_size:
+                padding_mask = kwargs.get("conv_attention_mask")
+                attention_mask = _key_mask(padding_mask, hidden_states.device)
+        return super().forward(hidden_states, attention_mask=attention_mask, **kwargs)
+
+
+# SpeechT5
+
+
+class SpeechT5Encoder(speecht5.SpeechT5Encoder):
+    """Encoder of SpeechT5 that hands the padding mask on as `[B, 1, 1, T]`."""
+
+    def forward(self, hidden_states, attention_mask=None, *args, **kwargs):
+        attention_mask = _key_mask(attention_mask, hidden_states.device)
+        return super().forward(hidden_states, attention_mask, *args, **kwargs)
+
+
+class SpeechT5RelativePositionalEncoding(speecht5.SpeechT5RelativePositionalEncoding):
+    """Returns the key table `[2M, H]` for the distances `(M - 1, M)`.
+
+    Row `i` of the embedding is of the key at distance `M - i`, so the order of rows is reversed.
+    """
+
+    def forward(self, hidden_states):
+        rows = torch.arange(2 * self.max_length, device=hidden_states.device)
+        return self.pe_k(rows.flip(0))
+
+
+class SpeechT5Attention(speecht5.SpeechT5Attention):
+    """Attention of SpeechT5's encoder. Its `position_bias` is the key table."""
+
+    def forward(
+        self,
+        hidden_states,
+        *args,
+        attention_mask=None,
+        position_bias=None,
+        output_attentions=False,
+        **kwargs,
+    ):
+        masks = _masks(attention_mask, len(hidden_states))
+        if args or kwargs or masks is None or position_bias is None:
+            return super().forward(
+                hidden_states,
+                *args,
+                attention_mask=attention_mask,
+                position_bias=_vectors_of_pairs(position_bias, hidden_states),
+                output_attentions=output_attentions,
+                **kwargs,
+            )
+        right = len(position_bias) // 2
+        outputs, weights = _attend(
+            self,
+            [linear(hidden_states) for linear in (self.q_proj, self.k_proj, self.v_proj)],
+            (position_bias,),
+            (right - 1, right),
+            masks,
+            head_dim=self.head_dim,
+            dropout=self.dropout,
+            return_weights=bool(output_attentions),
+        )
+        return self.out_proj(outputs), weights
+
+
+def _vectors_of_pairs(table, hidden_states):
+    """Returns the vectors `[T, T, H]` that the encoder of transformers makes, or None."""
+    if table is None:
+        return None
+    right = len(table) // 2
+    positions = torch.arange(hidden_states.shape[1], device=hidden_states.device)
+    return table[(positions - positions[:, None]).clamp(1 - right, right) + right - 1]
+
+
+# VITS
+
+
+class VitsEncoder(vits.VitsEncoder):
+    """Text encoder of VITS that hands the padding mask on as `[B, 1, 1, T]`."""
+
+    def forward(self, hidden_states, padding_mask, attention_mask=None, *args, **kwargs):
+        if all(isinstance(layer.attention, VitsAttention) for layer in self.layers):
+            attention_mask = _key_mask(attention_mask, hidden_states.device)
+        return super().forward(hidden_states, padding_mask, attention_mask, *args, **kwargs)
+
+
+class VitsAttention(vits.VitsAttention):
+    """Attention of VITS's text encoder, whose vectors are zero beyond the window."""
+
+    def forward(
+        self,
+        hidden_states,
+        key_value_states=None,
+        attention_mask=None,
+        output_attentions=None,
+    ):
+        masks = _masks(attention_mask, len(hidden_states))
+        if masks is None:
+            return super().forward(
+                hidden_states, key_value_states, attention_mask, output_attentions
+            )
+        outputs, weights = _attend(
+            self,
+            [linear(hidden_states) for linear in (self.q_proj, self.k_proj, self.v_proj)],
+            # One more distance on both sides, whose vector is zero.
+            [torch.nn.functional.pad(x[0], (0, 0, 1, 1)) for x in (self.emb_rel_k, self.emb_rel_v)],
+            self.window_size + 1,
+            masks,
+            head_dim=self.head_dim,
+            dropout=self.dropout,
+            return_weights=bool(output_attentions),
+        )
+        return self.out_proj(outputs), weights
+
+
+# Exchange of classes
+
+ATTENTIONS = (
+    Wav2Vec2BertSelfAttention,
+    SeamlessM4Tv2ConformerSelfAttention,
+    SpeechT5Attention,
+    VitsAttention,
+)
+# Class of transformers -> class of this module.
+REPLACEMENTS = {
+    replacement.__base__: replacement
+    for replacement in (
+        *ATTENTIONS,
+        Wav2Vec2BertEncoderLayer,
+        SeamlessM4Tv2ConformerEncoderLayer,
+        SpeechT5Encoder,
+        SpeechT5RelativePositionalEncoding,
+        VitsEncoder,
+    )
+}
+_ORIGINALS = {replacement: original for original, replacement in REPLACEMENTS.items()}
+# Arguments of `forward` that the classes above use.
+_ARGUMENTS = {
+    wav2vec2_bert.Wav2Vec2BertSelfAttention: "hidden_states attention_mask "
+    "relative_position_embeddings kwargs",
+    wav2vec2_bert.Wav2Vec2BertEncoderLayer: "hidden_states attention_mask "
+    "relative_position_embeddings conv_attention_mask kwargs",
+    seamless.SeamlessM4Tv2ConformerSelfAttention: "hidden_states attention_mask kwargs",
+    seamless.SeamlessM4Tv2ConformerEncoderLayer: "hidden_states attention_mask "
+    "conv_attention_mask kwargs",
+    speecht5.SpeechT5Attention: "hidden_states key_value_states * attention_mask position_bias "
+    "output_attentions kwargs",
+    speecht5.SpeechT5Encoder: "hidden_states attention_mask *",
+    speecht5.SpeechT5RelativePositionalEncoding: "hidden_states",
+    vits.VitsAttention: "hidden_states key_value_states attention_mask output_attentions",
+    vits.VitsEncoder: "hidden_states padding_mask attention_mask *",
+}
+
+
+def check_signatures():
+    """Raises ImportError if a `forward` of transformers has other arguments than are known."""
+    for original, text in _ARGUMENTS.items():
+        found = [name for name in inspect.signature(original.forward).parameters if name != "self"]
+        begin, star, end = text.partition("*")
+        begin, end = begin.split(), end.split()
+        rest = found[len(begin) :]
+        fits = rest[len(rest) - len(end) :] == end and (bool(star) or rest == end)
+        if found[: len(begin)] != begin or not fits:
+            raise ImportError(
+                f"Expected {original.__name__}.forward of transformers {transformers.__version__} "
+                f"to have the arguments {text}. Received: {' '.join(found)}. Install a released "
+                f"version of transformers, >= {VERSIONS[0]} and < {VERSIONS[1]}."
+            )
+
+
+def exchange_classes(model, *, restore):
+    """Exchanges the classes of modules. Returns the number of attention modules.
+
+    If one of them can't be exchanged, nothing changes.
+
+    Args:
+        model: a `torch.nn.Module`.
+        restore: whether classes of this module are replaced by those of transformers, or the
+            reverse.
+
+    Raises:
+        ValueError: if a module is wrapped by FSDP2, or has a `forward` of its own.
+    """
+    exchanges = _ORIGINALS if restore else REPLACEMENTS
+    modules = _exchangeable(model)
+    for module in modules:
+        if isinstance(module, FSDPModule):
+            raise ValueError(
+                f"Expected modules that `fully_shard` has not wrapped. Received: a "
+                f"{type(module).__name__}. Exchange the attention before `fully_shard`."
+            )
+        _check_forward(module)
+    for module in modules:
+        if type(module) in exchanges:
+            module.__class__ = exchanges[type(module)]
+            if "_old_forward" in vars(module):
+                module._old_forward = types.MethodType(type(module).forward, module)
+    known = {attention if not restore else attention.__base__ for attention in ATTENTIONS}
+    return sum(type(module) in known for module in modules)
+
+
+def _exchangeable(model):
+    """Returns the modules whose classes are exchanged, as they are."""
+    found = {}
+    for module in model.modules():
+        if isinstance(module, speecht5.SpeechT5Encoder):
+            # The decoder has modules of the same classes, without relative positions.
+            kinds = (speecht5.SpeechT5Attention, speecht5.SpeechT5RelativePositionalEncoding)
+            found |= {id(x): x for x in module.modules() if isinstance(x, (type(module), *kinds))}
+        elif _has_relative_attention(module):
+            found[id(module)] = module
+    return [x for x in found.values() if isinstance(x, FSDPModule) or _is_known(type(x))]
+
+
+def _is_known(kind):
+    return kind in REPLACEMENTS or kind in _ORIGINALS
+
+
+def _has_relative_attention(module):
+    """Returns whether a module is attention with tables, or its layer or encoder."""
+    if isinstance(module, vits.VitsEncoder):
+        return all(_has_relative_attention(layer.attention) for layer in module.layers)
+    if isinstance(module, vits.VitsAttention):
+        return bool(module.window_size)
+    layers = wav2vec2_bert.Wav2Vec2BertEncoderLayer, seamless.SeamlessM4Tv2ConformerEncoderLayer
+    if isinstance(module, layers):
+        return _has_relative_attention(module.self_attn)
+    attentions = (
+        wav2vec2_bert.Wav2Vec2BertSelfAttention,
+        seamless.SeamlessM4Tv2ConformerSelfAttention,
+    )
+    return isinstance(module, attentions) and module.position_embeddings_type == "relative_key"
+
+
+def _check_forward(module):
+    """Raises ValueError if a `forward` of the instance would hide that of a new class.
+
+    accelerate's hooks are such a `forward`. They call `_old_forward`, which is exchanged.
+    """
+    forward = vars(module).get("_old_forward", vars(module).get("forward"))
+    if forward is not None and getattr(forward, "__func__", None) is not type(module).forward:
+        raise ValueError(
+            f"Expected modules without a `forward` of their own. Received: a "
+            f"{type(module).__name__} whose `forward` is {forward!r}. It would hide the exchanged "
+            "attention. Exchange the attention first."
+        )
+
+
+def attention_names(model):
+    """Returns a description of the attention modules of a model, for an error."""
+    names = {}
+    for module in model.modules():
+        name = type(module).__name__
+        if "Attention" in name:
+            kind = getattr(module, "position_embeddings_type", None)
+            description = name if kind is None else f"{name} with position embeddings {kind!r}"
+            names[description] = names.get(description, 0) + 1
+    return ", ".join(f"{count} {name}" for name, count in names.items()) or "no attention module"

@@ -1,0 +1,198 @@
+"""Relative attention in the speech models of transformers.
+
+The models are w2v-BERT 2.0 (`Wav2Vec2Bert...`), SeamlessM4T v2, SpeechT5 and VITS, also as MMS-TTS.
+`replace_attention` and `restore_attention` require PyTorch and transformers. `from_transformers`
+also runs without both.
+"""
+
+import numpy as np
+
+from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
+
+__all__ = ["from_transformers", "replace_attention", "restore_attention"]
+
+
+def replace_attention(model):
+    """Lets `attend` compute the relative attention of a speech model of transformers.
+
+    Outputs and gradients stay the same. Memory is then linear in length where transformers needs
+    `[T, T, H]`. Weights, names of parameters, hooks and adapters stay where they are, because only
+    the classes of modules are exchanged. So `save_pretrained`, `from_pretrained` and PEFT work as
+    before. Replacing twice changes nothing.
+
+    Args:
+        model: a `torch.nn.Module` that contains w2v-BERT 2.0 or SeamlessM4T v2 with
+            `position_embeddings_type="relative_key"`, the encoder of SpeechT5, or the text encoder
+            of VITS.
+
+    Returns:
+        The number of attention modules that `attend` computes.
+
+    Raises:
+        ValueError: if the model has no such attention, a module is wrapped by FSDP2, or a module
+            has a `forward` of its own, as `module.forward = torch.compile(module.forward)` sets it.
+        ImportError: if Keras has another backend than PyTorch, or the version of transformers is
+            not supported.
+
+    Example:
+    >>> from t2t_relpos.integrations.transformers import replace_attention
+    >>> def make_model(path):
+    ...     from transformers import Wav2Vec2BertForCTC
+    ...     model = Wav2Vec2BertForCTC.from_pretrained(path)
+    ...     replace_attention(model)
+    ...     return model
+    """
+    modules = _speech_modules()
+    modules.check_signatures()
+    count = modules.exchange_classes(model, restore=False)
+    if not count:
+        raise ValueError(
+            "Expected a model with the relative attention of w2v-BERT 2.0 or SeamlessM4T v2 "
+            "(position_embeddings_type='relative_key'), of SpeechT5's encoder, or of VITS's text "
+            f"encoder (window_size). Received: a {type(model).__name__} with "
+            f"{modules.attention_names(model)}."
+        )
+    return count
+
+
+def restore_attention(model):
+    """Lets transformers compute the attention that `replace_attention` has replaced.
+
+    Args:
+        model: a `torch.nn.Module`.
+
+    Returns:
+        The number of attention modules that transformers computes again.
+
+    Raises:
+        ValueError: as `replace_attention`, except that a model without relative attention is
+            accepted.
+        ImportError: as `replace_attention`.
+    """
+    return _speech_modules().exchange_classes(model, restore=True)
+
+
+def _speech_modules():
+    """Returns the module with the exchanged classes, which requires PyTorch and transformers."""
+    # Refuses other backends of Keras.
+    import t2t_relpos.integrations.torch  # noqa: F401
+    from t2t_relpos.integrations import speech_modules
+
+    return speech_modules
+
+
+# Projections of query, key, value and output.
+_CONFORMER = "linear_q", "linear_k", "linear_v", "linear_out"
+_ENCODER = "q_proj", "k_proj", "v_proj", "out_proj"
+
+
+def from_transformers(module_or_state, *, max_relative_position=None, key_table=None, **kwargs):
+    """Returns a Keras layer with the weights of an attention module of transformers' speech models.
+
+    The modules are `Wav2Vec2BertSelfAttention`, `SeamlessM4Tv2ConformerSelfAttention`,
+    `VitsAttention`, and `SpeechT5Attention` of the encoder. It runs on all backends.
+
+    Args:
+        module_or_state: the module, or its state as NumPy arrays by name, for example from
+            `safetensors.numpy.load_file`, without the prefix of the module. A state needs neither
+            PyTorch nor transformers.
+        max_relative_position: (left, right) of w2v-BERT 2.0 and SeamlessM4T v2. A state requires
+            it. It is (64, 8) in the published models. Default: that of the module.
+        key_table: the array `[2M, H]` of SpeechT5's encoder, `embed_positions.pe_k.weight`, for the
+            distances (M - 1, M). Default: None, for the other models.
+        **kwargs: further arguments of `RelativeMultiHeadAttention`, for example `name`. Default of
+            `dropout`: the rate of the module, or 0.0 for a state.
+
+    Returns:
+        A built `RelativeMultiHeadAttention`. The tables of VITS get a row of zeros at both ends.
+
+    Raises:
+        ValueError: if a required argument or a weight is missing. LoRA and quantization rename
+            weights.
+
+    Example:
+    >>> import numpy as np
+    >>> from t2t_relpos.integrations.transformers import from_transformers
+    >>> x = np.ones((1, 5, 8), "float32")
+    >>> state = {f"linear_{name}.weight": np.eye(8) for name in ("q", "k", "v", "out")}
+    >>> state |= {f"linear_{name}.bias": np.zeros(8) for name in ("q", "k", "v", "out")}
+    >>> state |= {"distance_embedding.weight": np.ones((4, 2))}
+    >>> layer = from_transformers(state, max_relative_position=(2, 1))
+    >>> tuple(layer(x, x).shape), layer.num_heads
+    ((1, 5, 8), 4)
+    """
+    state = module_or_state
+    if hasattr(state, "state_dict"):
+        state = {name: x.float().cpu().numpy() for name, x in state.state_dict().items()}
+        rate = module_or_state.dropout
+        kwargs.setdefault("dropout", getattr(rate, "p", rate))
+        if max_relative_position is None and hasattr(
+            module_or_state, "left_max_position_embeddings"
+        ):
+            module = module_or_state
+            max_relative_position = (
+                module.left_max_position_embeddings,
+                module.right_max_position_embeddings,
+            )
+    names, distances, tables = _tables(state, key_table)
+    depth, weights = tables["key"].shape[-1], [_weights(state, name) for name in names]
+    width = weights[0][0].shape[1]
+    layer = RelativeMultiHeadAttention(
+        weights[0][0].shape[0] // depth,
+        depth,
+        max_relative_position=max_relative_position if distances is None else distances,
+        use_value_table="value" in tables,
+        use_bias=len(weights[0]) > 1,
+        **kwargs,
+    )
+    layer.build((None, None, width), (None, None, width))
+    rows = layer.key_embedding.table.shape[0]
+    if rows != len(tables["key"]):
+        raise ValueError(
+            f"Expected max_relative_position=(left, right) with left + right + 1 = "
+            f"{len(tables['key'])}, the rows of `distance_embedding`. Received: "
+            f"{max_relative_position}."
+        )
+    denses = layer.query_dense, layer.key_dense, layer.value_dense, layer.output_dense
+    for dense, (matrix, *bias) in zip(denses, weights, strict=True):
+        arrays = [matrix.T, *bias]
+        dense.set_weights([x.reshape(v.shape) for x, v in zip(arrays, dense.weights, strict=True)])
+    for name, table in tables.items():
+        getattr(layer, f"{name}_embedding").set_weights([table])
+    layer.built = True
+    return layer
+
+
+def _tables(state, key_table):
+    """Returns (names of projections, distances or None, tables by name) of a state.
+
+    Raises:
+        ValueError: if there is no table.
+    """
+    if "distance_embedding.weight" in state:
+        return _CONFORMER, None, {"key": np.asarray(state["distance_embedding.weight"])}
+    if "emb_rel_k" in state:
+        tables = {
+            name: np.pad(np.asarray(state[f"emb_rel_{name[0]}"])[0], [(1, 1), (0, 0)])
+            for name in ("key", "value")
+        }
+        return _ENCODER, len(tables["key"]) // 2, tables
+    if key_table is None:
+        raise ValueError(
+            "Expected `distance_embedding.weight` or `emb_rel_k` in the state, or `key_table`, the "
+            "table `embed_positions.pe_k.weight` of SpeechT5's encoder. Received: neither, and "
+            f"{sorted(state)}. Remove LoRA with `merge_and_unload`, and the prefix of the names."
+        )
+    right = len(key_table) // 2
+    return _ENCODER, (right - 1, right), {"key": np.asarray(key_table)[::-1]}
+
+
+def _weights(state, name):
+    """Returns the matrix `[out, in]` of a projection, and its bias if it has one."""
+    if f"{name}.weight" not in state:
+        raise ValueError(
+            f"Expected `{name}.weight` in the state. Received: {sorted(state)}. Remove LoRA with "
+            "`merge_and_unload`, and the prefix of the names."
+        )
+    names = f"{name}.weight", f"{name}.bias"
+    return [np.asarray(state[x]) for x in names if x in state]

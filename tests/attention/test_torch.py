@@ -1,0 +1,122 @@
+"""Tests of dropout with PyTorch's own random number generator."""
+
+import keras
+import pytest
+
+if keras.backend.backend() != "torch":
+    pytest.skip("PyTorch only", allow_module_level=True)
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from t2t_relpos import backend
+from t2t_relpos.attention import attend, dispatch
+from t2t_relpos.attention.dropout import AttentionDropout
+
+RATE = 0.3
+IMPLEMENTATIONS = [
+    row.name
+    for row in dispatch.TABLE
+    if not isinstance(row.function, str) and row.name not in ("flash", "without_tables")
+]
+
+
+@pytest.fixture
+def tensors():
+    generator = torch.Generator().manual_seed(11)
+    shapes = (2, 3, 37, 8), (2, 3, 37, 8), (2, 3, 37, 8), (5, 8), (5, 8)
+    return [torch.randn(s, generator=generator, requires_grad=True) for s in shapes]
+
+
+def outputs_of(implementation, *tensors):
+    options = {"implementation": implementation, "return_weights": False}
+    return attend(*tensors, dropout=AttentionDropout(RATE), **options)[0]
+
+
+def loss_and_gradients(function, tensors):
+    """Returns the loss of a function and all gradients, with the same seed in every call."""
+    torch.manual_seed(5)
+    for tensor in tensors:
+        tensor.grad = None
+    loss = function(*tensors).square().sum()
+    loss.backward()  # Reentrant checkpoints don't support torch.autograd.grad.
+    return loss, *[tensor.grad for tensor in tensors]
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_checkpoints_draw_the_same_dropout(use_reentrant, implementation, tensors):
+    def plain(*tensors):
+        return outputs_of(implementation, *tensors)
+
+    def checkpointed(*tensors):
+        return checkpoint(plain, *tensors, use_reentrant=use_reentrant)
+
+    results = (loss_and_gradients(function, tensors) for function in (checkpointed, plain))
+    for found, expected in zip(*results, strict=True):
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_manual_seed_reproduces_dropout(implementation, tensors):
+    torch.manual_seed(3)
+    first, second = (outputs_of(implementation, *tensors) for _ in range(2))
+    torch.manual_seed(3)
+    assert torch.equal(outputs_of(implementation, *tensors), first)
+    assert (first - second).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("shape", [(6, 5, 40, 300), (90_001,), (3, 30_007)])
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_factors_have_the_rate_and_are_independent(rate, shape):
+    torch.manual_seed(17)
+    seed = backend.draw_seed()
+    factors = backend.dropout_factors(shape, rate, seed, "float32", 0)
+    assert torch.equal(factors, backend.dropout_factors(shape, rate, seed, "float32", 0))
+    kept = factors > 0
+    torch.testing.assert_close(factors[kept], torch.full_like(factors[kept], 1 / (1 - rate)))
+    # Six standard deviations of a mean, of normalized variables.
+    first, limit = normalized(kept, rate), 6 / factors.numel() ** 0.5
+    assert first.mean().abs() < limit
+    others = [(seed, 1), (seed + torch.tensor([0, 1], dtype=torch.int32), 0)]
+    for other_seed, block in others:
+        other = backend.dropout_factors(shape, rate, other_seed, "float32", block) > 0
+        assert (first * normalized(other, rate)).mean().abs() < limit
+    for axis in range(len(shape)):
+        for distance in (1, 2, 4):
+            product = first * first.roll(distance, axis)
+            assert product.mean().abs() < limit
+    rows = first.reshape(-1, shape[-1])
+    of_four = rows * rows.roll(1, 0) * rows.roll(1, 1) * rows.roll((1, 1), (0, 1))
+    assert len(rows) == 1 or of_four.mean().abs() < limit
+
+
+def normalized(kept, rate):
+    return (kept.float() - (1 - rate)) / (rate * (1 - rate)) ** 0.5
+
+
+def test_factors_at_the_ends_of_the_range_of_rates():
+    seed = backend.draw_seed()
+    assert backend.dropout_factors((5, 7), 0.0, seed, "float32").eq(1).all()
+    assert backend.dropout_factors((5, 7), 1.0, seed, "float32").eq(0).all()
+    assert backend.dropout_factors((0, 7), 0.5, seed, "float32").shape == (0, 7)
+    assert backend.dropout_factors((), 0.0, seed, "float32").item() == 1
+
+
+def test_compiled_factors_are_equal():
+    def factors(seed, block):
+        return backend.dropout_factors((3, 4, 50), RATE, seed, "float32", block)
+
+    seed = torch.tensor([2**31 - 5, -(2**31)], dtype=torch.int32)
+    compiled = torch.compile(factors, fullgraph=True, backend="aot_eager")
+    for block in (0, 1, 7):
+        assert torch.equal(compiled(seed, block), factors(seed, block))
+
+
+def test_dropout_of_vmap_is_drawn_as_its_option_says():
+    x = torch.ones(3, 40)
+    run = lambda x: AttentionDropout(0.5).with_drawn_seed()(x)
+    same = torch.vmap(run, randomness="same")(x)
+    different = torch.vmap(run, randomness="different")(x)
+    assert same.eq(same[0]).all() and not different.eq(different[0]).all()
+    assert set(different.unique().tolist()) == {0.0, 2.0}

@@ -1,0 +1,568 @@
+"""Tests that speech models of transformers with exchanged attention compute the same numbers."""
+
+import copy
+
+import keras
+import pytest
+
+if keras.backend.backend() != "torch":
+    pytest.skip("PyTorch only", allow_module_level=True)
+
+import numpy as np
+import peft
+import torch
+import transformers
+from speech_models import (
+    CASES,
+    LENGTHS,
+    TABLES,
+    WIDTH,
+    seamless_encoder,
+    vits,
+    w2v_bert,
+)
+from subprocesses import run_python
+from torch.nn.attention.flex_attention import BlockMask
+
+from t2t_relpos.integrations import speech_modules
+from t2t_relpos.integrations.transformers import (
+    from_transformers,
+    replace_attention,
+    restore_attention,
+)
+
+pytestmark = [
+    # Raised by PEFT.
+    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated"),
+    # The name of newer versions of transformers does not exist in older ones.
+    pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated"),
+    # Raised by torch.compile.
+    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"),
+]
+
+DROPOUT = {"attention_dropout": 0.3, "speech_encoder_dropout": 0.3}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Lets PyTorch use one thread, which is faster for small models."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Returns a list of the lengths of all calls of `attend`."""
+    lengths, original = [], speech_modules.attend
+
+    def attend(query, *args, **kwargs):
+        lengths.append(query.shape[2])
+        return original(query, *args, **kwargs)
+
+    monkeypatch.setattr(speech_modules, "attend", attend)
+    return lengths
+
+
+@pytest.fixture(params=CASES)
+def case(request):
+    return CASES[request.param]
+
+
+def replaced(model):
+    """Returns a copy of a model with exchanged attention."""
+    model = copy.deepcopy(model)
+    assert replace_attention(model) == 2
+    return model
+
+
+def gradients(outputs, model):
+    """Returns the gradients of a loss by name of the parameter."""
+    model.zero_grad()
+    weights = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(7))
+    (outputs * weights).sum().backward()
+    return {name: x.grad for name, x in model.named_parameters() if x.grad is not None}
+
+
+def assert_near(found, expected, tolerance=1e-5):
+    largest = max(1.0, expected.abs().max().item()) if expected.numel() else 1.0
+    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * largest)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("length", LENGTHS)
+def test_outputs_and_gradients_are_equal(case, length, padded, training, calls):
+    model = case.make().train(training)
+    other = replaced(model)
+    padding = case.padding(length) if padded else None
+    expected = case.outputs(model, length, padding)
+    assert calls == []
+    outputs = case.outputs(other, length, padding)
+    assert calls == [length, length]
+    assert_near(outputs, expected)
+    expected, found = gradients(expected, model), gradients(outputs, other)
+    assert found.keys() == expected.keys()
+    assert any(name in key for key in found for name in TABLES)
+    for name, gradient in expected.items():
+        assert_near(found[name], gradient)
+
+
+@pytest.mark.parametrize("name", ["w2v-BERT", "VITS"])
+def test_long_inputs_are_equal(name, calls):
+    case = CASES[name]
+    model, padding = case.make().train(), case.padding(1100)
+    other = replaced(model)
+    expected, outputs = (case.outputs(x, 1100, padding) for x in (model, other))
+    assert_near(outputs, expected)
+    expected, found = gradients(expected, model), gradients(outputs, other)
+    for parameter, gradient in expected.items():
+        # Those of key biases are 0 but for rounding.
+        assert_near(found[parameter], gradient, tolerance=1e-4)
+    assert calls == [1100, 1100]
+
+
+def test_causal_calls_are_computed_by_transformers(calls):
+    model = CASES["w2v-BERT"].make().eval()
+    x = torch.randn(2, 9, 8)
+    assert_near(replaced(model)(x, is_causal=True)[0], model(x, is_causal=True)[0])
+    assert calls == []
+
+
+def test_eager_masks_of_pairs_are_equal(calls):
+    # The layer is not exchanged: the attention gets float masks `[B, 1, T, T]`.
+    case = CASES["w2v-BERT"]
+    model = case.make("eager").eval()
+    other, padding = copy.deepcopy(model), case.padding(21)
+    for layer in other.encoder.layers:
+        assert replace_attention(layer.self_attn) == 1
+    assert_near(case.outputs(other, 21, padding), case.outputs(model, 21, padding))
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("name", ["w2v-BERT", "SpeechT5", "VITS"])
+def test_other_float_masks_are_added_by_transformers(name, calls):
+    case = CASES[name]
+    model = case.make("eager").eval()
+    other = replaced(model)
+    if name == "w2v-BERT":
+        attentions = [x.encoder.layers[0].self_attn for x in (model, other)]
+        inputs = [{}, {}]
+    elif name == "VITS":
+        attentions = [x.text_encoder.encoder.layers[0].attention for x in (model, other)]
+        inputs = [{}, {}]
+    else:
+        encoders = [x.speecht5.encoder.wrapped_encoder for x in (model, other)]
+        attentions = [encoder.layers[0].attention for encoder in encoders]
+        inputs = [{"position_bias": e.embed_positions(torch.ones(1, 9, 1))} for e in encoders]
+    x = torch.randn(2, 9, WIDTH)
+    mask = torch.randn(2, 1, 9, 9)
+    expected, found = (
+        attention(x, attention_mask=mask, **options)[0]
+        for attention, options in zip(attentions, inputs)
+    )
+    assert_near(found, expected)
+    assert calls == []
+
+
+def test_padding_is_masked_where_transformers_adds_bool_masks():
+    # transformers adds a bool mask as 0 and 1 with "eager".
+    case = CASES["SeamlessM4T"]
+    model = case.make("sdpa").eval()
+    eager = replaced(case.make("eager").eval())
+    padding = case.padding(21)
+    assert_near(case.outputs(eager, 21, padding), case.outputs(model, 21, padding))
+
+
+def test_block_masks(calls, monkeypatch):
+    """A layer replaces them by its padding mask, attention alone hands them to transformers."""
+    layer, padding = w2v_bert("flex_attention").eval().encoder.layers[0], torch.ones(2, 9)
+    x, mask = torch.randn(2, 9, WIDTH), BlockMask.from_kv_blocks(*torch.ones(2, 2, 1, 1, 1).int())
+    assert replace_attention(layer) == 1
+    expected = layer(x)
+    assert_near(layer(x, attention_mask=mask, conv_attention_mask=padding), expected)
+    assert calls == [9, 9]
+    masks = []
+
+    def forward(self, hidden_states, attention_mask, *args):
+        masks.append(attention_mask)
+
+    original = speech_modules.wav2vec2_bert.Wav2Vec2BertSelfAttention
+    monkeypatch.setattr(original, "forward", forward)
+    layer.self_attn(x, attention_mask=mask)
+    assert masks == [mask] and calls == [9, 9]
+
+
+@pytest.mark.parametrize("from_config", [False, True])
+@pytest.mark.parametrize("name", ["w2v-BERT", "SeamlessM4T", "SpeechT5", "VITS"])
+def test_weights_are_returned_only_if_requested(name, from_config):
+    case = CASES[name]
+    model = case.make("eager").eval()
+    other, padding = replaced(model), case.padding(21)
+    padding = None if "Seamless" in type(model).__name__ else padding
+    options = {} if from_config else {"output_attentions": True}
+    configs = {
+        id(m.config): m.config for x in (model, other) for m in x.modules() if hasattr(m, "config")
+    }
+    weights = []
+
+    def record(module, args, outputs):
+        weights.append(outputs[1])
+
+    for module in other.modules():
+        if isinstance(module, speech_modules.ATTENTIONS):
+            module.register_forward_hook(record)
+    case.call(other, 21, padding)
+    assert weights == [None, None]
+    if from_config:
+        for config in configs.values():
+            config.output_attentions = True
+        if "Vits" in type(model).__name__:  # `call` skips VitsModel, which reads its config
+            options = {"output_attentions": True}
+    found, expected = (
+        case.call(x, 21, padding, **options)[case.attentions] for x in (other, model)
+    )
+    assert len(found) == len(expected) == 2
+    for x, y in zip(found, expected):
+        assert_near(x, y)
+
+
+def test_bfloat16_is_as_exact_as_transformers(case):
+    model = case.make().eval()
+    padding = case.padding(100)
+    expected = case.outputs(model, 100, padding)
+    errors = []
+    for x in (model, replaced(model)):
+        outputs = case.outputs(x.to(torch.bfloat16), 100, padding, dtype=torch.bfloat16)
+        assert outputs.dtype == torch.bfloat16
+        errors.append((outputs.float() - expected).square().mean().sqrt().item())
+    assert 0 < errors[1] <= 1.2 * errors[0]
+
+
+def test_generate_returns_the_same_tokens(calls):
+    model = CASES["SpeechT5"].make().eval()
+    x, padding = torch.randn(2, 42), torch.ones(2, 42, dtype=torch.long)
+    padding[1, 20:] = 0
+    options = {"attention_mask": padding, "max_new_tokens": 6, "num_beams": 2, "do_sample": False}
+    expected, found = (each.generate(x, **options) for each in (model, replaced(model)))
+    assert torch.equal(found, expected)
+    assert calls == [21, 21]
+
+
+def test_waveforms_of_vits_are_equal():
+    model = CASES["VITS"].make().eval()
+    waveforms = []
+    for each in (model, replaced(model)):
+        torch.manual_seed(3)
+        waveforms.append(each(torch.randint(1, 19, (1, 7))).waveform)
+    assert_near(*waveforms, tolerance=1e-4)
+
+
+# Exchange of classes
+
+
+def test_classes_are_exchanged_and_restored(case):
+    model = case.make()
+    classes = [type(module) for module in model.modules()]
+    state = model.state_dict()
+    assert replace_attention(model) == 2
+    exchanged = [type(module) for module in model.modules()]
+    assert [kind.__name__ for kind in exchanged] == [kind.__name__ for kind in classes]
+    assert exchanged != classes
+    assert replace_attention(model) == 2
+    assert [type(module) for module in model.modules()] == exchanged
+    assert all(
+        x is y for x, y in zip(model.state_dict(keep_vars=True).values(), model.parameters())
+    )
+    assert model.state_dict().keys() == state.keys()
+    assert restore_attention(model) == 2
+    assert [type(module) for module in model.modules()] == classes
+    assert restore_attention(model) == 2
+
+
+def test_modules_without_tables_are_not_exchanged():
+    model = w2v_bert(add_adapter=True)
+    assert replace_attention(model) == 2
+    assert type(model.adapter.layers[0].self_attn) not in speech_modules.ATTENTIONS
+    case = CASES["w2v-BERT"]
+    expected = case.call(restored(model), 21, case.padding(21))[0]
+    assert_near(case.call(model, 21, case.padding(21))[0], expected)
+
+
+def restored(model):
+    model = copy.deepcopy(model)
+    restore_attention(model)
+    return model
+
+
+def test_models_inside_modules_are_found():
+    class Recognizer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder, self.speech = w2v_bert(), seamless_encoder()
+
+    assert replace_attention(Recognizer()) == 4
+
+
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (lambda: w2v_bert(position_embeddings_type="relative"), "2 Wav2Vec2BertSelf.*'relative'"),
+        (lambda: w2v_bert(position_embeddings_type="rotary"), "2 Wav2Vec2BertSelf.*'rotary'"),
+        (lambda: vits(window_size=0), "2 VitsAttention"),
+        (lambda: torch.nn.Linear(2, 2), "a Linear with no attention module"),
+        (lambda: CASES["SpeechT5"].make().speecht5.decoder, "2 SpeechT5Attention"),
+    ],
+)
+def test_error_names_the_attention_of_other_models(make, found):
+    with pytest.raises(ValueError, match=found):
+        replace_attention(make())
+
+
+def test_hooks_of_accelerate_call_the_exchanged_attention(calls):
+    from accelerate.hooks import ModelHook, add_hook_to_module, remove_hook_from_module
+
+    case = CASES["w2v-BERT"]
+    model = case.make().eval()
+    expected = case.outputs(model, 9, None)
+    for layer in model.encoder.layers:
+        add_hook_to_module(layer.self_attn, ModelHook())
+    assert replace_attention(model) == 2
+    assert_near(case.outputs(model, 9, None), expected)
+    assert calls == [9, 9]
+    assert restore_attention(model) == 2
+    case.outputs(model, 9, None)
+    assert replace_attention(model) == 2
+    for layer in model.encoder.layers:
+        remove_hook_from_module(layer.self_attn)
+    case.outputs(model, 9, None)
+    assert calls == [9] * 4
+
+
+def test_a_forward_of_the_instance_is_refused():
+    model = w2v_bert()
+    classes = [type(module) for module in model.modules()]
+    attention = model.encoder.layers[1].self_attn
+    attention.forward = torch.compile(attention.forward)
+    with pytest.raises(ValueError, match="forward. of their own"):
+        replace_attention(model)
+    assert [type(module) for module in model.modules()] == classes
+
+
+def test_modules_of_fsdp2_are_refused():
+    model = w2v_bert()
+    layer = model.encoder.layers[1]
+    # The class that `fully_shard` makes.
+    kind = type(layer)
+    layer.__class__ = type(f"FSDP{kind.__name__}", (torch.distributed.fsdp.FSDPModule, kind), {})
+    with pytest.raises(ValueError, match="before `fully_shard`"):
+        replace_attention(model)
+
+
+@pytest.mark.parametrize("version", ["4.57.6", "5.17.2", "5.25.0", "6.0.0.dev0"])
+def test_other_versions_are_refused_by_name(version, monkeypatch):
+    monkeypatch.setattr(transformers, "__version__", version)
+    with pytest.raises(ImportError, match=f"transformers {version}"):
+        speech_modules.check_version()
+
+
+def test_other_arguments_of_forward_are_refused(monkeypatch):
+    def forward(self, hidden_states, mask=None):
+        pass
+
+    monkeypatch.setattr(speech_modules.vits.VitsAttention, "forward", forward)
+    with pytest.raises(ImportError, match="VitsAttention.forward .*Received: hidden_states mask"):
+        replace_attention(vits())
+
+
+# Files, copies and training
+
+
+def test_saved_files_are_equal(case, tmp_path):
+    model = case.make()
+    model.save_pretrained(tmp_path / "before")
+    other = replaced(model)
+    other.save_pretrained(tmp_path / "after")
+    for path in sorted((tmp_path / "before").iterdir()):
+        assert (tmp_path / "after" / path.name).read_bytes() == path.read_bytes(), path.name
+    loaded = type(model).from_pretrained(tmp_path / "after").eval()
+    assert_near(case.outputs(loaded, 9, None), case.outputs(other.eval(), 9, None))
+    assert replace_attention(loaded) == 2
+
+
+def test_saved_modules_load_in_a_new_process(tmp_path):
+    case = CASES["w2v-BERT"]
+    model = replaced(case.make().eval())
+    torch.save(model, tmp_path / "model.pt")
+    x = torch.randn(1, 9, 8)
+    torch.save((x, model(x)[0].detach()), tmp_path / "call.pt")
+    code = """
+import torch
+model = torch.load("model.pt", weights_only=False)
+x, expected = torch.load("call.pt")
+assert type(model.encoder.layers[0].self_attn).__module__.startswith("t2t_relpos")
+torch.testing.assert_close(model(x)[0], expected)
+"""
+    run_python("-c", code, cwd=tmp_path)
+
+
+def train(model, steps, length=21):
+    """Returns the losses of a model of speech recognition."""
+    torch.manual_seed(9)
+    trainable = [x for x in model.parameters() if x.requires_grad]
+    optimizer = torch.optim.AdamW(trainable, lr=1e-3)
+    x = torch.randn(2, length, 8)
+    mask, labels = CASES["w2v-BERT"].padding(length), torch.randint(1, 19, (2, 4))
+    losses = []
+    for _ in range(steps):
+        loss = model(x, attention_mask=mask, labels=labels).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+ADAPTERS = {
+    "none": None,
+    "projections": ["linear_q", "linear_v"],
+    "tables": ["distance_embedding"],
+    "both": ["linear_q", "linear_v", "distance_embedding"],
+}
+
+
+def recognizer(dropout=None):
+    model = w2v_bert(dropout=dropout, model_class=transformers.Wav2Vec2BertForCTC)
+    return model.train()
+
+
+@pytest.mark.parametrize("order", ["replace first", "adapt first"])
+@pytest.mark.parametrize("adapters", ADAPTERS)
+def test_fine_tuning_has_the_same_losses(adapters, order):
+    losses = []
+    for exchange in (False, True):
+        model = recognizer()
+        if exchange and order == "replace first":
+            replace_attention(model)
+        if ADAPTERS[adapters]:
+            torch.manual_seed(1)
+            config = peft.LoraConfig(
+                r=2, target_modules=ADAPTERS[adapters], init_lora_weights="gaussian"
+            )
+            model = peft.get_peft_model(model, config)
+        if exchange and order == "adapt first":
+            assert replace_attention(model) == 2
+        losses.append(train(model, 20))
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
+    assert len(set(losses[0])) == 20
+
+
+def test_low_rank_updates_of_tables_reach_the_outputs():
+    model = peft.get_peft_model(
+        w2v_bert(),
+        peft.LoraConfig(r=2, target_modules=["distance_embedding"], init_lora_weights=False),
+    )
+    case = CASES["w2v-BERT"]
+    with model.disable_adapter():
+        without = case.outputs(model, 21, None)
+    expected = case.outputs(model, 21, None)
+    replace_attention(model)
+    assert_near(case.outputs(model, 21, None), expected)
+    assert (expected - without).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_gradient_checkpointing_repeats_dropout(name, use_reentrant):
+    if name == "SpeechT5" and use_reentrant:
+        pytest.skip("transformers does not support it: layers share the vectors of positions")
+    case, results = CASES[name], []
+    for checkpointing in (False, True):
+        model = replaced(case.make(dropout=DROPOUT)).train()
+        if checkpointing:
+            options = {"use_reentrant": use_reentrant}
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+        torch.manual_seed(11)
+        outputs = case.outputs(model, 21, case.padding(21))
+        results.append([outputs, gradients(outputs, model)])
+    (expected, expected_gradients), (outputs, found) = results
+    assert_near(outputs, expected)
+    assert found.keys() == expected_gradients.keys()
+    for name, gradient in expected_gradients.items():
+        assert_near(found[name], gradient)
+    torch.manual_seed(12)
+    assert (case.outputs(model, 21, case.padding(21)) - outputs).abs().max() > 1e-4
+
+
+def test_copies_are_independent(case):
+    model = replaced(case.make().eval())
+    other = copy.deepcopy(model)
+    expected = case.outputs(model, 9, None)
+    assert_near(case.outputs(other, 9, None), expected)
+    with torch.no_grad():
+        for name, parameter in other.named_parameters():
+            if any(table in name for table in TABLES):
+                parameter.zero_()
+    assert_near(case.outputs(model, 9, None), expected)
+    assert (case.outputs(other, 9, None) - expected).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_compiled_models_are_equal(padded):
+    case = CASES["w2v-BERT"]
+    model = replaced(case.make().eval())
+    padding = case.padding(21) if padded else None
+    expected = case.outputs(model, 21, padding)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    assert_near(case.outputs(compiled, 21, padding), expected)
+
+
+def test_memory_of_an_encoder_is_linear_in_length():
+    """The largest tensor that a training step saves for its gradient has O(T) entries."""
+    case, largest = CASES["w2v-BERT"], {}
+
+    def pack(tensor):
+        sizes.append(tensor.numel())
+        return tensor
+
+    for length in (1100, 2200):
+        for name, model in (("transformers", case.make()), ("attend", replaced(case.make()))):
+            sizes = []
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+                case.call(model.train(), length, case.padding(length))
+            largest[name, length] = max(sizes)
+    assert largest["transformers", 2200] >= 2200**2
+    assert largest["attend", 2200] <= 2.1 * largest["attend", 1100]
+
+
+# Keras layers
+
+
+@pytest.mark.parametrize("name", ["w2v-BERT", "SeamlessM4T", "SpeechT5", "VITS"])
+def test_keras_layers_of_modules_are_equal(name):
+    model = CASES[name].make().eval()
+    replace_attention(model)
+    module = next(x for x in model.modules() if isinstance(x, speech_modules.ATTENTIONS))
+    x, is_token = torch.randn(2, 21, WIDTH), CASES[name].padding(21).bool()
+    arguments, options = {}, {"attention_mask": is_token[:, None, None]}
+    if name == "SpeechT5":
+        embedding = model.speecht5.encoder.wrapped_encoder.embed_positions
+        arguments = {"key_table": embedding.pe_k.weight.detach().numpy()}
+        options["position_bias"] = embedding(x)
+    layer = from_transformers(module, **arguments)
+    with torch.no_grad():
+        assert_near(layer(x, x, key_mask=is_token), module(x, **options)[0])
+
+
+def test_wrapped_modules_are_refused():
+    model = peft.get_peft_model(w2v_bert(), peft.LoraConfig(r=2, target_modules=["linear_q"]))
+    with pytest.raises(ValueError, match="merge_and_unload"):
+        from_transformers(model.encoder.layers[0].self_attn)
+
+
+def test_dropout_of_modules_is_that_of_the_layer():
+    module = w2v_bert(dropout=DROPOUT).encoder.layers[0].self_attn
+    assert from_transformers(module).dropout == 0.3
+    assert from_transformers(module, dropout=0.2).dropout == 0.2
