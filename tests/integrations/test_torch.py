@@ -423,6 +423,7 @@ class TestCompiled:
             assert_close(compiled(x, x, x, **options)[:1], module(x, x, x, **options)[:1])
 
     @pytest.mark.slow
+    @pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
     def test_inductor_with_checkpoints(self):
         module, x = attention(dropout=0.3), inputs()
 
