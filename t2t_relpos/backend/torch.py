@@ -259,10 +259,10 @@ def dropout_factors(shape, rate, seed, dtype, block=None):
     first, second = seed.to(get_device(), torch.int32)
     if block is not None:
         first = first + block * 0x1E3779B1
-    key = _hash(_hash(first) + second)
-    keys = [_hash(key + number) for number in range(3)]
-    rows = _hash(_hash(_int32_range(math.prod(shape[:-1])) + keys[0]) ^ keys[1])
-    columns = _hash(_int32_range(math.prod(shape[-1:])) + keys[2])
+    keys = _hash_in_own_kernel(_hash(_hash(first) + second) + _int32_range(3))
+    rows = _int32_range(math.prod(shape[:-1])) + keys[0]
+    rows = _hash_in_own_kernel(_hash(rows) ^ keys[1])
+    columns = _hash_in_own_kernel(_int32_range(math.prod(shape[-1:])) + keys[2])
     numbers = _multiply_bits(rows[:, None] + columns).reshape(shape)
     # All int32 are equally likely.
     smallest = min(round((rate - 0.5) * 2**32), 2**31 - 1)
@@ -278,6 +278,15 @@ def _hash(x):
     """Returns a hash of int32: the permutation `lowbias32` of Chris Wellons."""
     x = _multiply_bits(x)
     return x ^ ((x >> 16) & 0xFFFF)
+
+
+def _hash_in_own_kernel(x):
+    """Returns a hash of int32 `[n]`.
+
+    The cumulative sums of random numbers are as random. torch.compile makes a kernel of its own
+    for them: its time is exponential in the number of hashes of a kernel.
+    """
+    return torch.cumsum(_hash(x), 0, dtype=torch.int32)
 
 
 def _multiply_bits(x):
