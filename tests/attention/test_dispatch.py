@@ -255,7 +255,7 @@ def test_longer_sequences_save_fewer_matrices():
         ({"length_k": 7.0}, "Expected `length_k` to be an integer of .* Received: length_k=7.0"),
         (
             {"max_relative_position": -3},
-            r"Expected `max_relative_position` .*Received: max_relative_position=-3",
+            r"Expected `max_relative_position`, .*Received: max_relative_position=-3",
         ),
     ],
 )
