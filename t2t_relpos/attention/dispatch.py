@@ -77,7 +77,6 @@ class Limits(NamedTuple):
 ROWS = Limits(
     {
         TENSORFLOW_CPU: Limit(256, 128),
-        TORCH_CPU: Limit(224, 128),
         JAX_CPU: Limit(16, 16),
         TORCH_GPU: Limit(128, 128),
         JAX_GPU: Limit(128, 128),
@@ -86,6 +85,9 @@ ROWS = Limits(
 )
 # `rows`, for calls that blocks do not support, for example with returned weights.
 ROWS_WITHOUT_BLOCKS = Limits({}, Limit(512, 512))
+# `band`. On PyTorch on a CPU, it replaces `rows`, which reads `[T, S, H]` vectors: with few heads
+# and small batches, it is several times faster.
+BAND = Limits({}, Limit(224, 128))
 # `full_matrix` is faster than `rows` from this many positions on a CPU.
 SHORTEST_FULL_MATRIX = Limit(96, 40)
 # In training on a CPU, it is faster than blocks up to this many positions. On an accelerator, it
@@ -99,8 +101,11 @@ UNROLLED_BLOCKS = Limits({}, Limit(1024, 1024))
 # `flash` is the fastest for longer sequences. On a GPU, the time of PyTorch depends on the number
 # of kernels, and `flash` has the most.
 LONGEST_WITHOUT_FLASH = Limits(
-    {platform: ROWS.platforms[platform] for platform in (TORCH_CPU, JAX_GPU)}
-    | {TORCH_GPU: Limit(1024, 1024)},
+    {
+        TORCH_CPU: BAND.others,
+        JAX_GPU: ROWS.platforms[JAX_GPU],
+        TORCH_GPU: Limit(1024, 1024),
+    },
     ROWS.others,
 )
 # With a sliding window, the full matrix with a mask is used up to this many windows, which have at
@@ -278,6 +283,13 @@ def _suits_full_matrix(call):
     return is_long & call.has_at_most(longest)
 
 
+def _suits_band(call):
+    if not _meets_block_requirements(call):
+        return True
+    is_known = call.platform == TORCH_CPU and call.knows_lengths
+    return is_known and call.has_at_most(BAND.of(call))
+
+
 def _suits_rows(call):
     if not _meets_block_requirements(call):
         return call.knows_lengths and call.has_at_most(ROWS_WITHOUT_BLOCKS.of(call))
@@ -444,6 +456,13 @@ TABLE = (
                 f"{TENSORFLOW_CPU}",
                 _suits_rows,
             ),
+            Condition(
+                f"not {TORCH_CPU}, unless `portable`, with `relative_ids` or with an offset for "
+                "each batch entry",
+                lambda call: (
+                    call.platform != TORCH_CPU or call.portable or not ONE_OFFSET.holds(call)
+                ),
+            ),
             SUITS_WINDOW,
         ),
     ),
@@ -466,6 +485,20 @@ TABLE = (
         requirements=(TENSORFLOW_ON_CPU, HAS_TABLE, *BLOCK_REQUIREMENTS),
         sizes={"cpu": Sizes(256, causal_block=128, smallest=64, group=4096, chunk=32)},
         options={"save_weights": False},
+    ),
+    Implementation(
+        "band",
+        skew.attend_by_band,
+        saved_matrices=3,
+        requirements=(HAS_TABLE, ONE_OFFSET, QUADRATIC_MEMORY_ALLOWED),
+        preferences=(
+            Condition(
+                f"failed block requirements, or {TORCH_CPU}, known lengths and up to {BAND} "
+                "positions",
+                _suits_band,
+            ),
+            SUITS_WINDOW,
+        ),
     ),
     Implementation(
         "flash",
@@ -518,12 +551,6 @@ TABLE = (
             "tpu": Sizes(512, causal_segments=3),
         },
         options={"unrolled": False},
-    ),
-    Implementation(
-        "band",
-        skew.attend_by_band,
-        saved_matrices=3,
-        requirements=(HAS_TABLE, ONE_OFFSET, QUADRATIC_MEMORY_ALLOWED),
     ),
     Implementation(
         "by_id",

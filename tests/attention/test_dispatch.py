@@ -19,7 +19,7 @@ TRAINING = {**CPU, "rematerialize": False}
 CHOSEN_FOR_101_POSITIONS = {
     "tensorflow": "full_matrix",
     "jax": "unrolled_blocks",
-    "torch": "rows",
+    "torch": "band",
 }[keras.backend.backend()]
 
 
@@ -61,9 +61,9 @@ CHOSEN_FOR_101_POSITIONS = {
         (4097, {**GPU, "rematerialize": False}, "scanned_blocks"),
         (513, JAX, "unrolled_blocks"),
         (513, {**JAX, "return_weights": True}, "band"),
-        (224, TORCH, "rows"),
+        (224, TORCH, "band"),
         (225, TORCH, "flash"),
-        (128, {**TORCH, "causal": True, "rematerialize": False}, "rows"),
+        (128, {**TORCH, "causal": True, "rematerialize": False}, "band"),
         (129, {**TORCH, "causal": True, "rematerialize": False}, "flash"),
         (5000, {**TORCH, "max_relative_position": 0}, "flash"),
         (11, {**TORCH, "rematerialize": True}, "flash"),
@@ -93,7 +93,7 @@ CHOSEN_FOR_101_POSITIONS = {
         (300, {**TORCH, "query_offset": 1}, "unrolled_blocks"),
         (300, {**TORCH, "sliding_window": 200}, "unrolled_blocks"),
         (300, {**TORCH, "max_relative_position": None, "rematerialize": True}, "scanned_blocks"),
-        (65, {**TORCH, "seeded_dropout": False}, "rows"),
+        (65, {**TORCH, "seeded_dropout": False}, "band"),
         (64, {**CPU, "portable": True}, "rows"),
         (513, {**CPU, "portable": True}, "band"),
         (513, {**XLA, "portable": True, "rematerialize": True}, "band"),
@@ -128,7 +128,7 @@ def test_explanation_names_the_failed_condition():
     assert explanation.reasons["full_matrix"].startswith(
         "requires up to 1024 (causal: 256) on TensorFlow without XLA on a CPU, otherwise 1024"
     )
-    assert explanation.reasons["band"] == "after the chosen row"
+    assert explanation.reasons["by_id"] == "after the chosen row"
     on_jax = explain(64, **JAX)
     assert on_jax.reasons["saved_blocks"] == "requires TensorFlow on a CPU without XLA"
 
@@ -206,7 +206,7 @@ def test_named_implementation_must_meet_requirements_but_not_preferences():
 def test_attend_runs_the_selected_implementation(run_log, draw):
     arrays = draw(101, 101, 2)
     for options, expected in (
-        ({}, "rows"),
+        ({}, "band" if keras.backend.backend() == "torch" else "rows"),
         ({"return_weights": False}, CHOSEN_FOR_101_POSITIONS),
         ({"relative_ids": np.zeros((2, 101, 101), "int32")}, "by_id"),
         ({"implementation": "band"}, "band"),

@@ -345,8 +345,8 @@ if BACKEND == "tensorflow":
         tangents = [tf.ones_like(x) for x in arguments]
         with tf.autodiff.ForwardAccumulator(arguments, tangents) as accumulator:
             result = loss(*arguments)
-        # The rows of IndexedSlices are added in float64: TensorFlow adds the 45,000 equal rows of an
-        # entry of a table one by one, in float32.
+        # The rows of IndexedSlices are added in float64: TensorFlow adds the 45,000 equal rows of
+        # an entry of a table one by one, in float32.
         gradients = [getattr(x, "values", x) for x in plain_gradients(loss, *arguments)]
         assert_sum_close(accumulator.jvp(result), gradients)
 
