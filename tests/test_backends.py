@@ -120,7 +120,7 @@ def assert_jit_and_grad(layers, inputs, rng):
         for name, each in weights.items()
     }
     steps = {
-        name: 1e-2 / np.sqrt(sum((d**2).sum() for d in each) + 1e-9)
+        name: 3e-3 / np.sqrt(sum((d**2).sum() for d in each) + 1e-9)
         for name, each in directions.items()
     }
 
