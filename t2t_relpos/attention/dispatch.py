@@ -457,10 +457,13 @@ TABLE = (
                 _suits_rows,
             ),
             Condition(
-                f"not {TORCH_CPU}, unless `portable`, with `relative_ids` or with an offset for "
-                "each batch entry",
+                f"not {TORCH_CPU}, unless `portable`, with `relative_ids`, with an offset for each "
+                "batch entry, or with a length of 0",
                 lambda call: (
-                    call.platform != TORCH_CPU or call.portable or not ONE_OFFSET.holds(call)
+                    call.platform != TORCH_CPU
+                    or call.portable
+                    or call.is_empty
+                    or not ONE_OFFSET.holds(call)
                 ),
             ),
             SUITS_WINDOW,
