@@ -283,7 +283,7 @@ def _hash(x):
 def _hash_in_own_kernel(x):
     """Returns a hash of int32 `[n]`.
 
-    The cumulative sums of random numbers are as random. torch.compile makes a kernel of its own
+    The cumulative sums of random numbers are as random. torch.compile makes a separate kernel
     for them: its time is exponential in the number of hashes of a kernel.
     """
     return torch.cumsum(_hash(x), 0, dtype=torch.int32)

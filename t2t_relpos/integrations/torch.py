@@ -1,13 +1,11 @@
 """Relative attention as a module of PyTorch. It needs no environment variable for Keras."""
 
-import os
-import sys
-
-if "keras" not in sys.modules:
-    os.environ.setdefault("KERAS_BACKEND", "torch")
-
 import keras
+import torch
+from torch import nn
+from torch.nn import functional
 
+# `t2t_relpos.integrations` chooses the backend, unless Keras is imported already.
 if keras.backend.backend() != "torch":
     raise ImportError(
         "Expected Keras to compute with PyTorch. Received: the backend "
@@ -15,10 +13,6 @@ if keras.backend.backend() != "torch":
         "an earlier import of Keras. Import t2t_relpos.integrations before keras, with "
         'KERAS_BACKEND unset or "torch". A process can\'t change the backend after the import.'
     )
-
-import torch
-from torch import nn
-from torch.nn import functional
 
 from t2t_relpos import _checks, backend
 from t2t_relpos.attention import attend
