@@ -14,6 +14,8 @@ RUN_OLDEST := $(OLDEST_VENV)/bin/python
 # The environment of package: the built wheel or sdist.
 PACKAGE_VENV := .venv-package
 RUN_PACKAGE := $(PACKAGE_VENV)/bin/python
+# Triton for test-fused, in no environment.
+TRITON := .triton
 LIBRARY_TESTS := tests/backend tests/attention tests/integrations tests/layers tests/models \
   tests/decoding tests/t2t tests/test_backends.py tests/test_docstring_examples.py \
   tests/test_first_calls.py
@@ -37,7 +39,7 @@ FAST := $(PARALLEL) -m 'not slow and not guide and not long' --durations=20
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .PHONY: quickstart docs notebooks lint format test test-matrix test-peers test-slow test-guides test-long \
-  test-oldest test-backends test-backends-core test-jax test-torch gpu-check package clean
+  test-oldest test-backends test-backends-core test-fused test-interpreted test-jax test-torch gpu-check package clean
 
 $(VENV)/installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -85,6 +87,7 @@ test-slow: $(VENV)/installed
 
 # Runs tests that take minutes, or whose parts the fast and slow tests cover.
 test-long: $(VENV)/installed
+	$(MAKE) --no-print-directory test-fused ALL_CASES=1
 	$(RUN) -m pytest $(PARALLEL) -m long
 
 # Runs the guides of the documentation that train models, and compares their output with the pages.
@@ -109,8 +112,21 @@ test-backends:
 	$(MAKE) --no-print-directory test-jax test-torch $(IN_BACKENDS_VENV) TESTS='$(LIBRARY_TESTS)'
 
 # Runs the tests that compare backends on JAX and PyTorch. Fails if either can't be installed.
-test-backends-core:
+test-backends-core: test-fused
 	$(MAKE) --no-print-directory test-jax test-torch $(IN_BACKENDS_VENV) TESTS='$(CORE_TESTS)'
+
+# Tests the fused kernel of PyTorch in Triton's interpreter, without a GPU. In the environments,
+# Triton could be loaded after TensorFlow, which aborts the process.
+test-fused: $(TRITON)/installed
+	$(MAKE) --no-print-directory test-interpreted $(IN_BACKENDS_VENV)
+
+test-interpreted: $(VENV)/installed
+	TRITON_INTERPRET=1 PYTHONPATH=$(TRITON) KERAS_BACKEND=torch $(RUN) -m pytest \
+	  -m '$(if $(ALL_CASES),,not long)' tests/attention/test_fused.py
+
+$(TRITON)/installed: Makefile
+	$(PYTHON) -m pip install --quiet --no-deps --upgrade --target $(TRITON) 'triton>=3.7,<3.10'
+	touch $@
 
 # Run tests on one backend, in an environment that has it.
 test-jax test-torch: test-%: $(VENV)/installed

@@ -11,12 +11,13 @@ import dataclasses
 import functools
 import importlib
 from collections.abc import Callable, Mapping
+from types import NoneType
 from typing import Any, NamedTuple
 
 from keras import ops
 
 from t2t_relpos import backend
-from t2t_relpos.attention import blockwise, flash, gather, skew
+from t2t_relpos.attention import blockwise, flash, fused, gather, skew
 from t2t_relpos.attention.flash import MASK_FEATURES, is_key_mask
 
 
@@ -185,6 +186,10 @@ FLASH_KERNELS = {
 }
 
 
+# The fused kernel: depths, and a number of positions whose indices fit into int32.
+FUSED_DEPTHS, FUSED_POSITIONS = (16, 128), 2**19
+
+
 # Conditions on a call.
 
 
@@ -333,8 +338,31 @@ def _is_long_for_flash(call):
     return call.rematerialize is True or not call.has_at_most(longest)
 
 
-def _masks_keys_only(call):
-    return (call.mask is None or is_key_mask(call.mask)) and call.sliding_window is None
+MASKS_KEYS_ONLY = Condition(
+    "masks of keys only, no sliding window",
+    lambda call: (call.mask is None or is_key_mask(call.mask)) and call.sliding_window is None,
+)
+NO_DROPOUT = Condition("no dropout", lambda call: call.dropout is None)
+NO_TRANSFORM = Condition("no transform of `torch.func`", lambda call: not backend.is_transformed())
+
+
+def _has_fused_kernel(call):
+    # Calls of `explain` have no tensors. The GPU is then as `explain` says, and has Triton.
+    if call.query is None:
+        return call.platform == TORCH_GPU
+    return backend.has_fused_kernel(call.query)
+
+
+def _suits_fused_kernel(call):
+    depth, (smallest, largest) = call.key_dim, FUSED_DEPTHS
+    has_depth = smallest <= depth <= largest and call.value_dim == depth
+    return has_depth and call.dtype in ("float16", "bfloat16", "float32")
+
+
+def _has_fused_positions(call):
+    if not (call.knows_lengths and isinstance(call.query_offset, (int, NoneType))):
+        return False
+    return 0 < min(call.length_q, call.length_k) and call.has_at_most(FUSED_POSITIONS)
 
 
 HAS_FLASH_KERNEL = Condition(
@@ -504,19 +532,45 @@ TABLE = (
         ),
     ),
     Implementation(
+        "fused",
+        fused.attend,
+        saved_matrices=0,
+        requirements=(
+            Condition(
+                "PyTorch on an NVIDIA GPU of the architecture Ampere or later, and Triton",
+                _has_fused_kernel,
+            ),
+            NO_TRANSFORM,
+            HAS_TABLE,
+            *BLOCK_REQUIREMENTS,
+            Condition(
+                f"known lengths of 1 to {FUSED_POSITIONS:,}, and an int as query offset",
+                _has_fused_positions,
+            ),
+            Condition(
+                "one depth of keys and values, of {} to {}; not float64".format(*FUSED_DEPTHS),
+                _suits_fused_kernel,
+            ),
+            MASKS_KEYS_ONLY,
+            NO_DROPOUT,
+        ),
+        preferences=(Condition("`rematerialize` True", lambda call: call.rematerialize is True),),
+        sizes=dict.fromkeys(("cpu", "gpu"), Sizes(64)),
+    ),
+    Implementation(
         "flash",
         flash.attend,
         saved_matrices=0,
         requirements=(
             HAS_FLASH_KERNEL,
-            Condition("no transform of `torch.func`", lambda call: not backend.is_transformed()),
+            NO_TRANSFORM,
             HAS_TABLE,
             *BLOCK_REQUIREMENTS,
             Condition("known lengths, T = S > 0, query offset 0", _has_equal_positions),
             SUITS_FLASH_KERNEL,
             Condition("tables for all heads", lambda call: call.share_heads),
-            Condition("masks of keys only, no sliding window", _masks_keys_only),
-            Condition("no dropout", lambda call: call.dropout is None),
+            MASKS_KEYS_ONLY,
+            NO_DROPOUT,
         ),
         preferences=(
             Condition(

@@ -101,7 +101,7 @@ def _with_rows_of_ids(call):
             table = extend_table(table, call.distances, extended)
             tables[name] = table[first : first + num_rows]
     return dataclasses.replace(
-        call, max_relative_position=distances, mask=None, key_mask=_key_mask(call), **tables
+        call, max_relative_position=distances, mask=None, key_mask=combined_key_mask(call), **tables
     )
 
 
@@ -111,8 +111,8 @@ def is_key_mask(mask):
     return all(size == 1 for size in mask.shape[batch_axes:-1])
 
 
-def _key_mask(call):
-    """Returns the conjunction of a call's masks, which mask keys only, bool `[B, T]`, or None."""
+def combined_key_mask(call):
+    """Returns the conjunction of a call's masks, which mask keys only, bool `[B, S]`, or None."""
     masks = []
     if call.mask is not None:
         masks.append(call.mask if len(call.mask.shape) == 2 else call.mask[:, 0, 0])
@@ -121,7 +121,7 @@ def _key_mask(call):
     if not masks:
         return None
     mask = functools.reduce(ops.logical_and, (ops.cast(x, "bool") for x in masks))
-    return ops.broadcast_to(mask, (ops.shape(call.query)[0], call.length_q))
+    return ops.broadcast_to(mask, (ops.shape(call.query)[0], call.length_k))
 
 
 def _outputs_by_blocks(call, sizes):

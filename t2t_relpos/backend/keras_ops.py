@@ -10,6 +10,18 @@ from t2t_relpos.backend.keras_private import running_export_format
 
 # The module with the flash-attention kernel, with the functions of `torch_flash`, or None.
 flash_kernel = None
+
+
+def has_fused_kernel(query):
+    """Returns whether `fused_kernel` computes on the device of queries."""
+    return False
+
+
+def fused_kernel():
+    """Returns the module with the fused kernel, `torch_fused`."""
+    raise NotImplementedError("Only PyTorch has a fused kernel.")
+
+
 # Whether `jit_compile=True` is supported: XLA compiles functions.
 HAS_XLA = True
 # dtype of indices that may not fit into int32.

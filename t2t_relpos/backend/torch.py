@@ -2,7 +2,9 @@
 
 import contextlib
 import functools
+import importlib.metadata
 import math
+import os
 
 import keras
 import torch
@@ -29,6 +31,8 @@ __all__ = [
     "draw_seed",
     "dropout_factors",
     "flash_kernel",
+    "fused_kernel",
+    "has_fused_kernel",
     "is_portable",
     "is_transformed",
     "largest",
@@ -44,6 +48,33 @@ __all__ = [
 ]
 
 HAS_XLA = False
+OLDEST_TRITON = 3, 6
+
+
+def has_fused_kernel(query):
+    device = query.device
+    if device.type == "cuda":
+        # Triton does not support older NVIDIA GPUs, and this kernel was not compiled for others.
+        suits = torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
+    else:
+        suits = device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
+    return suits and _has_triton()
+
+
+@functools.cache
+def _has_triton():
+    try:
+        version = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return tuple(map(int, version.split(".")[:2])) >= OLDEST_TRITON
+
+
+def fused_kernel():
+    # Triton is large, and not needed by other implementations.
+    from t2t_relpos.backend import torch_fused
+
+    return torch_fused
 
 
 def device():
