@@ -29,14 +29,11 @@ os.environ["KERAS_BACKEND"] = "torch"
 import numpy as np
 import torch
 from absl import app, flags
-from transformers import VitsConfig, Wav2Vec2BertConfig
-from transformers.models.vits import modeling_vits as vits
-from transformers.models.wav2vec2_bert import modeling_wav2vec2_bert as wav2vec2_bert
 
 from benchmarks import memory
+from benchmarks.attention.speech_steps import make_step
 from benchmarks.tables import format_median, print_cells, print_header
 from benchmarks.workers import ROOT, child_environment, take_turns
-from t2t_relpos.integrations.transformers import replace_attention
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("lengths", "500,1500,3000", "Numbers of frames of w2v-BERT 2.0.")
@@ -50,43 +47,6 @@ flags.DEFINE_integer("runs", 10, "Turns of each implementation.", lower_bound=1)
 flags.DEFINE_bool("memory", True, "Also measure peak memory, with --passes=both.")
 MEMORY = "Print only the peak MB, forward and backward, of IMPLEMENTATION,PART,LENGTH."
 flags.DEFINE_string("memory_of", None, MEMORY)
-
-
-def make_module(implementation: str, part: str):
-    """Returns a module and the width of its inputs."""
-    torch.manual_seed(0)
-    config = VitsConfig() if part == "vits" else Wav2Vec2BertConfig()
-    if part != "vits":
-        config.position_embeddings_type = "relative_key"
-    config._attn_implementation = "sdpa" if implementation == "sdpa" else "eager"
-    kinds = {
-        "attention": wav2vec2_bert.Wav2Vec2BertSelfAttention,
-        "encoder": wav2vec2_bert.Wav2Vec2BertEncoderLayer,
-        "vits": vits.VitsAttention,
-    }
-    module = kinds[part](config)
-    if implementation == "attend":
-        replace_attention(module)
-    return module, config.hidden_size
-
-
-def make_step(implementation: str, part: str, passes: str, length: int):
-    """Returns a function that runs a module forward, or forward and backward."""
-    module, width = make_module(implementation, part)
-    x = torch.randn(1, length, width, generator=torch.Generator().manual_seed(length))
-
-    def infer():
-        with torch.no_grad():
-            module(x)
-
-    def train():
-        outputs = module(x)
-        outputs = outputs[0] if isinstance(outputs, tuple) else outputs
-        outputs.square().mean().backward()
-        module.zero_grad()
-
-    module.train(passes == "both")
-    return train if passes == "both" else infer
 
 
 def peak_memory(implementation: str, part: str, length: str) -> float:

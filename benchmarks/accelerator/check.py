@@ -13,6 +13,7 @@ Parts of step 3, all forward and backward:
     core      attention of given queries, keys and values
     layer     the multi-head attention layer
     training  a training step of a Transformer, in source and target tokens per second
+    w2v-BERT  on PyTorch, the encoder layer of w2v-BERT 2.0, if transformers is installed
 
 Implementations:
     plain            this library without tables; in `layer` keras.layers.MultiHeadAttention without
@@ -20,6 +21,12 @@ Implementations:
     flash            jax.nn.dot_product_attention or scaled_dot_product_attention of PyTorch
     relative         relative attention with its default settings
     relative_linear  relative attention with memory linear in length
+    row_NAME         relative attention by the row NAME of `dispatch.TABLE`
+    tail_only        the fused kernel without a band
+    flex             flex_attention of PyTorch, which has the table of keys only
+    eager, sdpa      in `w2v-BERT` transformers
+    attend, fused    in `w2v-BERT` this library, by `replace_attention`, without and with
+                     flash_attention=True
 
 The most important rows come first, and each is printed when it has been measured. The name of an
 implementation is followed by the rows of `dispatch.TABLE` that it used. PyTorch and JAX need no
@@ -45,7 +52,7 @@ import numpy as np
 from absl import app, flags
 
 from benchmarks.attention.compiled_steps import wait_for_torch
-from benchmarks.attention.steps import Case, attention_step
+from benchmarks.attention.steps import KEY_DIM, NUM_HEADS, Case, attention_step
 from benchmarks.tables import format_median, print_cells, print_header
 from benchmarks.workers import ROOT, child_environment, take_turns
 from t2t_relpos import Transformer
@@ -67,6 +74,8 @@ flags.DEFINE_integer("logical_devices", 0, "On TensorFlow, split the CPU into se
 DTYPE = "bfloat16"
 # Turns of each implementation, and steps of each training run on TensorFlow.
 RUNS = 20
+# Ratios of times are to these implementations.
+BASELINES = "plain", "flash", "eager", "tail_only"
 # Seconds after which no further turn of a comparison begins.
 TURNS_S = 2.0
 # TF32 would round the float32 products that tests compare.
@@ -103,6 +112,7 @@ def comparisons() -> list[Comparison]:
         *attention_comparisons("layer", lengths[:2]),
         Comparison(settings, makers, tokens=2 * FLAGS.pairs * FLAGS.pair_length),
         *attention_comparisons("core", lengths[:2]),
+        *w2v_bert_comparisons(),
         *attention_comparisons("layer", lengths[2:]),
         *attention_comparisons("core", lengths[2:]),
     ]
@@ -112,8 +122,11 @@ def attention_comparisons(part: str, lengths: list[int]):
     """Yields the comparisons of a part in both directions, compiled with XLA on TensorFlow."""
     # If the time ends within a comparison, the ratio to flash attention has been measured.
     names = ["flash", "relative", "relative_linear", "plain"]
-    if keras.backend.backend() == "tensorflow":
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
         names.remove("flash")
+    if backend == "torch" and part == "core":
+        names = ["flash", "row_fused", "tail_only", "row_flash", "relative", "flex", "plain"]
     for n in lengths:
         for direction in ("bidirectional", "causal"):
             case = Case(part, direction, DTYPE, n, max(1, FLAGS.batch_tokens // n))
@@ -121,6 +134,31 @@ def attention_comparisons(part: str, lengths: list[int]):
                 name: functools.partial(attention_step, name, case, xla=True) for name in names
             }
             yield Comparison(dataclasses.astuple(case)[:5], makers)
+
+
+def w2v_bert_comparisons():
+    """Yields comparisons of the encoder layer of w2v-BERT 2.0, if PyTorch and transformers run."""
+    if keras.backend.backend() != "torch":
+        return
+    try:
+        from benchmarks.attention.speech_steps import make_step
+    except ImportError as error:
+        print(one_line(error))
+        return
+    import torch
+
+    where = {"device": "cpu" if device() == "cpu" else "cuda", "dtype": getattr(torch, DTYPE)}
+    for frames in (1500, 3000):
+        batch_size = max(1, FLAGS.batch_tokens // frames)
+
+        def maker(name, frames=frames, batch_size=batch_size):
+            step = make_step(name, "encoder", "both", frames, batch_size, **where)
+            return lambda: (step(), wait_for_torch())
+
+        makers = {
+            name: functools.partial(maker, name) for name in ("eager", "sdpa", "attend", "fused")
+        }
+        yield Comparison(("w2v-BERT", "", DTYPE, frames, batch_size), makers)
 
 
 def training_step(position: str):
@@ -160,7 +198,7 @@ class Check:
         """Runs the tests with the marker `gpu`."""
         # Other test modules import packages that this program does not need.
         paths = [*(ROOT / "tests/attention").glob("*.py"), *(ROOT / "tests/layers").glob("*.py")]
-        paths = sorted(str(path) for path in paths if "pytest.mark.gpu" in path.read_text())
+        paths = sorted(str(path) for path in paths if "mark.gpu" in path.read_text())
         command = [sys.executable, "-m", "pytest", "-vv", "--no-header", "--disable-warnings"]
         command += ["-W", "default", "-p", "no:cacheprovider", "-m", "gpu", *paths]
         limit, variables = self.seconds_left / 3, child_environment() | FULL_PRECISION
@@ -196,9 +234,9 @@ class Check:
         """Measures comparisons and prints their rows."""
         columns = ["part", "direction", "dtype", "positions", "batch", "implementation", "ms"]
         print()
-        print_header([*columns, "over plain", "over flash", "tokens/s"])
+        print_header([*columns, *(f"over {name}" for name in BASELINES), "tokens/s", "MB"])
         for comparison in comparisons:
-            steps, labels, missing = {}, {}, []
+            steps, labels, peaks, missing = {}, {}, {}, []
             for name, make in comparison.makers.items():
                 if self.seconds_left <= 0:
                     missing.append(name)
@@ -207,22 +245,24 @@ class Check:
                     step = make()
                     with recorded_rows() as rows:
                         step()
-                        step()
+                        peaks[name] = peak_memory(step)
+                    rows = rows or fused_function_of(name, comparison)
                     steps[name] = step
                     labels[name] = f"{name} ({', '.join(rows)})" if rows else name
                 except Exception as error:  # Each backend has its own for too little memory.
-                    print_cells([*map(str, comparison.settings), name, one_line(error), "", "", ""])
-                    if name.startswith("relative"):
+                    cells = [*map(str, comparison.settings), name, one_line(error)]
+                    print_cells(cells + [""] * (len(BASELINES) + 2))
+                    if name not in (*BASELINES, "flex"):
                         self.failed.append(comparison.describe(name))
             times = take_turns(steps, RUNS, TURNS_S) if steps else {}
             for name, seconds in times.items():
                 median = np.median(seconds)
                 cells = [*map(str, comparison.settings), labels[name], f"{1000 * median:.2f}"]
-                for of in ("plain", "flash"):
+                for of in BASELINES:
                     ratio = np.divide(seconds, times[of]) if of in times else None
                     cells.append("" if ratio is None else format_median(ratio))
                 rate = f"{comparison.tokens / median:,.0f}" if comparison.tokens else ""
-                print_cells([*cells, rate])
+                print_cells([*cells, rate, peaks[name]])
             if missing:
                 self.left_out.append(comparison.describe(*(missing if steps else ())))
 
@@ -232,6 +272,32 @@ class Check:
         for title, names in (("Failed", self.failed), ("Not measured", self.left_out)):
             print(f"{title}: {'; '.join(names) or 'nothing'}.")
         print(f"{self.budget - self.seconds_left:.0f} s of {self.budget:.0f} s", flush=True)
+
+
+def peak_memory(step: Callable) -> str:
+    """Runs a step. Returns its peak memory in MB on a GPU of PyTorch, otherwise an empty string."""
+    if keras.backend.backend() != "torch" or device() == "cpu":
+        step()
+        return ""
+    import torch
+
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    step()
+    return f"{(torch.cuda.max_memory_allocated() - before) / 1e6:,.0f}"
+
+
+def fused_function_of(name: str, comparison: Comparison) -> list[str]:
+    """Returns the name of the kernel that scaled_dot_product_attention of PyTorch selects."""
+    part, direction, dtype, length, batch_size = comparison.settings
+    if keras.backend.backend() != "torch" or (name, part) != ("flash", "core"):
+        return []
+    import torch
+
+    where = {"device": "cpu" if device() == "cpu" else "cuda", "dtype": getattr(torch, dtype)}
+    x = torch.zeros(batch_size, NUM_HEADS, length, KEY_DIM, **where, requires_grad=True)
+    kernel = torch._fused_sdp_choice(x, x, x, is_causal=direction == "causal")
+    return [torch.nn.attention.SDPBackend(kernel).name.lower()]
 
 
 def one_line(error: Exception) -> str:

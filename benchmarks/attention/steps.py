@@ -53,6 +53,9 @@ def attention_step(implementation: str, case: Case, *, xla: bool):
             "flash": attention without tables by the backend's own fused or blockwise function.
             "relative": relative attention with its default settings.
             "relative_linear": relative attention with memory linear in length.
+            "tail_only": the fused kernel with one table row, so without a band, only in "core".
+            "flex": `flex_attention` of PyTorch with the table of keys, only in "core".
+            "row_NAME": the row NAME of the table of implementations, only in "core".
         case: the computation.
         xla: whether TensorFlow compiles with XLA.
     """
@@ -68,9 +71,14 @@ def _core(implementation, case, rng):
     if implementation == "flash":
         return lambda q, k, v: _flash(q, k, v, causal=case.causal), tensors, []
     if implementation != "plain":
-        size = 2 * MAX_RELATIVE_POSITION + 1
+        size = 1 if implementation == "tail_only" else 2 * MAX_RELATIVE_POSITION + 1
         tensors += [_draw(rng, (size, KEY_DIM), case.dtype) * 0.1 for _ in range(2)]
+    if implementation == "flex":
+        return _flex(tensors, causal=case.causal), tensors[:4], []
     options = {"causal": case.causal, "return_weights": False}
+    if implementation == "tail_only" or implementation.startswith("row_"):
+        row = "fused" if implementation == "tail_only" else implementation.removeprefix("row_")
+        options["implementation"] = row
     # RelativeMultiHeadAttention passes the same values.
     default = False if case.training else None
     options["rematerialize"] = True if implementation == "relative_linear" else default
@@ -136,6 +144,29 @@ def _flash(query, key, value, *, causal):
         *heads_last, is_causal=causal, scale=1.0, implementation="cudnn" if fused else None
     )
     return ops.transpose(outputs, (0, 2, 1, 3))
+
+
+def _flex(tensors, *, causal):
+    """Returns relative attention without a^V by `flex_attention`, which has no place for it."""
+    import torch
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    length, k = tensors[0].shape[2], MAX_RELATIVE_POSITION
+    compiled, mask = torch.compile(flex_attention), None
+    if causal:
+        mask = create_block_mask(
+            lambda b, n, i, j: i >= j, None, None, length, length, device=tensors[0].device
+        )
+
+    def attention(query, key, value, key_table):
+        products = query @ key_table.T
+
+        def add_product(score, b, n, i, j):
+            return score + products[b, n, i, torch.clamp(j - i, -k, k) + k]
+
+        return compiled(query, key, value, score_mod=add_product, block_mask=mask, scale=1.0)
+
+    return attention
 
 
 def _draw(rng, shape, dtype):

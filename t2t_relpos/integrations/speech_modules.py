@@ -1,8 +1,8 @@
 """Modules of transformers' speech models whose attention is computed by `attend`.
 
-Each class is a subclass of the class of transformers with the same name. It has no weights and no
-attributes of its own, so that `replace_attention` only exchanges the classes of modules. Requires
-PyTorch and a version of transformers in `VERSIONS`.
+Each class is a subclass of the class of transformers with the same name. It has no weights of its
+own, so that `replace_attention` only exchanges the classes of modules, and sets the attribute
+`flash_attention` if it is True. Requires PyTorch and a version of transformers in `VERSIONS`.
 """
 
 import inspect
@@ -57,6 +57,7 @@ def _attend(module, projected, tables, distances, masks, **options):
     shape = (*projected[0].shape[:-1], -1, options["head_dim"])
     query, key, value = (x.view(shape).transpose(1, 2) for x in projected)
     rate = options["dropout"] if module.training else 0
+    linear_memory = getattr(module, "flash_attention", None)
     outputs, weights = attend(
         query * module.scaling,
         key,
@@ -65,7 +66,7 @@ def _attend(module, projected, tables, distances, masks, **options):
         max_relative_position=distances,
         dropout=AttentionDropout(rate) if rate else None,
         return_weights=options["return_weights"],
-        rematerialize=False if module.training else None,
+        rematerialize=linear_memory or (False if module.training else None),
         **masks,
     )
     return outputs.transpose(1, 2).flatten(2), weights
@@ -343,7 +344,7 @@ def check_signatures():
             )
 
 
-def exchange_classes(model, *, restore):
+def exchange_classes(model, *, restore, flash_attention=None):
     """Exchanges the classes of modules. Returns the number of attention modules.
 
     If one of them can't be exchanged, nothing changes.
@@ -352,6 +353,7 @@ def exchange_classes(model, *, restore):
         model: a `torch.nn.Module`.
         restore: whether classes of this module are replaced by those of transformers, or the
             reverse.
+        flash_attention: as in `replace_attention`. Default: None.
 
     Raises:
         ValueError: if a module is wrapped by FSDP2, or has a `forward` of its own.
@@ -371,7 +373,12 @@ def exchange_classes(model, *, restore):
             if "_old_forward" in vars(module):
                 module._old_forward = types.MethodType(type(module).forward, module)
     known = {attention if not restore else attention.__base__ for attention in ATTENTIONS}
-    return sum(type(module) in known for module in modules)
+    attentions = [module for module in modules if type(module) in known]
+    for module in attentions:
+        vars(module).pop("flash_attention", None)
+        if flash_attention and not restore:
+            module.flash_attention = True
+    return len(attentions)
 
 
 def _exchangeable(model):

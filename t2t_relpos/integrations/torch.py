@@ -52,6 +52,8 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
         use_key_table: whether scores depend on distances (a^K). Default: True.
         use_value_table: whether outputs depend on distances (a^V). Default: True.
         share_heads: whether all heads have the same tables. Default: True.
+        flash_attention: True for memory linear in length at any length, and for the fused kernel on
+            NVIDIA GPUs. Calls then need `need_weights=False`. Default: None, by length.
 
     Attributes:
         key_table: a^K, a parameter `[left + right + 1, H]`, or `[N, left + right + 1, H]` if
@@ -91,6 +93,7 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
         use_key_table=True,
         use_value_table=True,
         share_heads=True,
+        flash_attention=None,
     ):
         for name, added in (("add_bias_kv", add_bias_kv), ("add_zero_attn", add_zero_attn)):
             if added:
@@ -111,6 +114,7 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
             **of_parameters,
         )
         self.max_relative_position, self.share_heads = distances, share_heads
+        self.flash_attention = flash_attention
         shape = Distances.of(distances).num_ids, self.head_dim
         shape = shape if share_heads else (num_heads, *shape)
         for name, used in (("key_table", use_key_table), ("value_table", use_value_table)):
@@ -233,6 +237,7 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
             causal=causal,
             dropout=AttentionDropout(self.dropout) if self.training and self.dropout else None,
             return_weights=need_weights,
+            rematerialize=self.flash_attention or None,
         )
         outputs = self.out_proj(outputs.transpose(1, 2).flatten(2))
         if weights is not None and average_attn_weights:

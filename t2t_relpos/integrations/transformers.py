@@ -12,18 +12,20 @@ from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAtt
 __all__ = ["from_transformers", "replace_attention", "restore_attention"]
 
 
-def replace_attention(model):
+def replace_attention(model, *, flash_attention=None):
     """Lets `attend` compute the relative attention of a speech model of transformers.
 
     Outputs and gradients stay the same. Memory is then linear in length where transformers needs
     `[T, T, H]`. Weights, names of parameters, hooks and adapters stay where they are, because only
     the classes of modules are exchanged. So `save_pretrained`, `from_pretrained` and PEFT work as
-    before. Replacing twice changes nothing.
+    before. Replacing twice changes nothing but `flash_attention`.
 
     Args:
         model: a `torch.nn.Module` that contains w2v-BERT 2.0 or SeamlessM4T v2 with
             `position_embeddings_type="relative_key"`, the encoder of SpeechT5, or the text encoder
             of VITS.
+        flash_attention: True for memory linear in length at any length, and for the fused kernel on
+            NVIDIA GPUs. Default: None, by length.
 
     Returns:
         The number of attention modules that `attend` computes.
@@ -44,7 +46,7 @@ def replace_attention(model):
     """
     modules = _speech_modules()
     modules.check_signatures()
-    count = modules.exchange_classes(model, restore=False)
+    count = modules.exchange_classes(model, restore=False, flash_attention=flash_attention)
     if not count:
         raise ValueError(
             "Expected a model with the relative attention of w2v-BERT 2.0 or SeamlessM4T v2 "
