@@ -21,7 +21,7 @@ CORE_TESTS := tests/backend tests/test_backends.py tests/test_first_calls.py \
   tests/layers/test_relation_multi_head_attention.py \
   tests/layers/test_keras_hub.py tests/layers/test_keras_own_tests.py \
   tests/layers/test_run_layer_test.py tests/layers/test_conditions.py tests/layers/test_contract.py \
-  tests/layers/test_call_checks.py tests/models/test_generation.py \
+  tests/layers/test_errors.py tests/models/test_generation.py \
   tests/models/test_generation_inputs.py \
   tests/attention/test_recorded.py tests/attention/test_torch.py \
   tests/layers/test_packing.py tests/layers/test_export.py \

@@ -139,61 +139,6 @@ def test_fit_changes_the_weights_of_all_layers(model_and_layers):
         assert any(changed) == (name != "sinusoids_0"), name
 
 
-@pytest.mark.parametrize(
-    "name, setting, values",
-    [
-        ("relative", "num_heads", [0]),
-        ("relative", "value_dim", [-7]),
-        ("relative", "sliding_window", [0]),
-        ("local", "block_length", [0]),
-        ("relations", "num_relations", [0, -1, 2.5, True, "eleven"]),
-        ("position_embedding", "depth", [0]),
-        ("learned_positions", "max_length", [0]),
-        ("encoder", "num_heads", [0]),
-        ("encoder", "intermediate_dim", [0]),
-    ],
-)
-def test_constructor_requires_positive_integers(name, setting, values):
-    for value in values:
-        message = f"Expected `{setting}` to be a positive integer. Received: {setting}={value!r}"
-        with pytest.raises(ValueError, match=re.escape(message)):
-            CASES[name].make(**{setting: value})
-
-
-@pytest.mark.parametrize(
-    "name, settings, message",
-    [
-        ("relative", {"max_relative_position": None}, "Expected `max_relative_position`"),
-        ("encoder", {"max_relative_position": None}, "Expected `max_relative_position`"),
-        (
-            "relative",
-            {"dropout": 1.0},
-            "`dropout` to be at least 0 and below 1. Received: dropout=1",
-        ),
-        ("encoder", {"dropout": "a"}, "to be at least 0 and below 1. Received: dropout='a'"),
-        ("relative", {"attention_axes": (1, 2)}, r"`attention_axes` to be None or 1.*\(1, 2\)"),
-        *(
-            ("relative", {"output_shape": size}, f"Invalid `output_shape`.*{re.escape(repr(size))}")
-            for size in (8.0, 0, -3, True, "8", (), (3, 0), [2, 1.5])
-        ),
-        ("relations", {"num_relations": (11, 0)}, "to be a positive integer. Received: "),
-        (
-            "relations",
-            {"num_relations": ()},
-            r"one for each label channel. Received: \(\). For edge",
-        ),
-        (
-            "relations",
-            {"use_key_table": False, "use_value_table": False},
-            "Expected use_key_table or use_value_table .* Received: both False",
-        ),
-    ],
-)
-def test_constructor_rejects_invalid_settings(name, settings, message):
-    with pytest.raises(ValueError, match=message):
-        CASES[name].make(**settings)
-
-
 @pytest.mark.parametrize("name", ["relative", "2d"])
 @pytest.mark.parametrize(
     "size, axes", [(np.int64(7), (7,)), ([7], (7,)), ((2, 5), (2, 5)), (np.array([2, 5]), (2, 5))]
@@ -242,46 +187,6 @@ def test_initializers_that_keras_accepts(name, setting, initializer, rng):
     expected = None if initializer is None else 1
     for variable in found:
         assert expected is None or (ops.convert_to_numpy(variable) == expected).all()
-
-
-@pytest.mark.parametrize(
-    "name, shapes, message",
-    [
-        (
-            "relative",
-            [(2, 4, 8), (2, 2, 8), (2, 1, 7)],
-            "`key` of shape .*, 2, .* Received: .*2, 1, 7",
-        ),
-        ("relative", [(2, 4, 8), (2, 2, 8), (2,)], "`key` of shape .* `key` must be equal"),
-        (
-            "relative",
-            [(2, 4, 8), (3, 2, 8)],
-            "`value` of .* and all batch sizes",
-        ),
-        ("relations", [(2, 4, 4, 8), (2, 4, 8)], "`query` of shape .B, T, D"),
-        ("local", [(2, 4, 8), (2, 5, 8)], "`value` of shape .* All inputs have one length"),
-        ("2d", [(2, 4, 5, 8), (2, 4, 6, 8)], "All inputs have one height and width"),
-        ("encoder", [(2, 4, 7)], "`num_heads` to divide the width"),
-        ("decoder", [(2, 4, 8), (3, 4, 8)], "shape .* = .2, .* Received: shape .3, 4"),
-        ("position_embedding", [(4,)], "`query` of shape .B, length"),
-        ("decoder", [(2, 3, 4, 8)], "`decoder_sequence` of shape .B, T, D"),
-        ("learned_positions", [(2, 32, 8)], "at most max_length=31 positions. Received: 32"),
-        ("sinusoids", [(8,)], "of shape .batch, ..., length, width"),
-    ],
-)
-def test_output_shape_refuses_what_a_call_refuses(name, shapes, message):
-    with pytest.raises(ValueError, match=message):
-        CASES[name].make().compute_output_shape(*shapes)
-    with pytest.raises(ValueError, match=message):
-        CASES[name].make()(*map(np.ones, shapes))
-
-
-@pytest.mark.parametrize("name", ["relative", "encoder"])
-def test_output_shape_refuses_another_width_than_the_built_one(name):
-    layer = CASES[name].make()
-    layer.build(*[(None, None, 6)] * len(CASES[name].inputs.split()))
-    with pytest.raises(ValueError, match=r"of shape \[B, T, D\] = \[.*, 6\]. Received: "):
-        layer.compute_output_shape(*[(2, 4, 8)] * len(CASES[name].inputs.split()))
 
 
 def test_output_spec_of_scores_outside_of_a_call():
