@@ -11,7 +11,6 @@ from t2t_relpos.layers import (
     LearnedPositionEmbedding,
     RelativePositionEmbedding,
     SinusoidalPositionEncoding,
-    TokenEmbedding,
 )
 
 
@@ -96,20 +95,3 @@ def test_relative_position_embedding_query_offset(rng):
     assert layer(rng.normal(size=(3, 7, 5))).shape == (7, 7, 5)
     vectors = layer(rng.normal(size=(1, 1, 1)), rng.normal(size=(1, 5, 1)), query_offset=1)
     np.testing.assert_array_equal(vectors[0], layer.table[2:7])
-
-
-def test_token_embedding_scales_vectors_and_zeros_padding():
-    layer = TokenEmbedding(7, 5)
-    vectors = ops.convert_to_numpy(layer(np.array([[3, 0]])))
-    table = ops.convert_to_numpy(layer.embeddings)
-    np.testing.assert_allclose(vectors[0, 0], table[3] * 5**0.5, rtol=1e-6)
-    np.testing.assert_array_equal(vectors[0, 1], 0)
-
-
-def test_token_embedding_reverse_multiplies_by_the_table(rng):
-    layer = TokenEmbedding(7, 5)
-    layer.build()
-    x = rng.normal(size=(2, 3, 5)).astype("float32")
-    np.testing.assert_allclose(
-        layer(x, reverse=True), x @ ops.convert_to_numpy(layer.embeddings).T, rtol=1e-5
-    )
