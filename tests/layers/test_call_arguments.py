@@ -1,16 +1,17 @@
 """Tests of call arguments of other dtypes, shapes and positions than usual."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
 from compilation import compile_function
 from keras import ops
+from layer_cases import CASES, random_inputs
 
 from t2t_relpos.layers import (
     LocalRelativeMultiHeadAttention,
-    RelationMultiHeadAttention,
     RelativeMultiHeadAttention,
-    RelativeMultiHeadAttention2D,
     TransformerDecoder,
 )
 
@@ -74,29 +75,16 @@ def test_compiled_write_outside_the_cache_returns_nan(layer):
         assert np.isnan(ops.convert_to_numpy(outputs)).all() == is_nan
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [
-        RelativeMultiHeadAttention(2, 3, max_relative_position=2),
-        RelativeMultiHeadAttention(2, 3, max_relative_position=2, sliding_window=2),
-        RelationMultiHeadAttention(2, 3, num_relations=4),
-        LocalRelativeMultiHeadAttention(2, 3, block_length=2),
-        RelativeMultiHeadAttention2D(2, 3, max_relative_position=2),
-    ],
-    ids=["dense", "window", "relations", "local", "grid"],
-)
-def test_padding_masks_of_one_row_apply_to_the_batch(layer, rng):
-    x = rng.normal(size=(3, 120, 6)).astype("float32")
-    mask = rng.integers(0, 2, (1, 120)).astype(bool)
-    arguments = {}
-    if isinstance(layer, RelationMultiHeadAttention):
-        arguments["relations"] = np.zeros((120, 120), "int32")
-    if isinstance(layer, RelativeMultiHeadAttention2D):
-        x, mask = x.reshape(3, 12, 10, 6), mask.reshape(1, 12, 10)
-    for name in ("query_mask", "value_mask", "key_mask"):
-        repeated = np.repeat(mask, 3, axis=0)
-        expected = layer(x, x, **{name: repeated}, **arguments)
-        outputs = layer(x, x, **{name: mask}, **arguments)
+@pytest.mark.parametrize("name", ["relative", "relative_window", "relations", "local", "2d"])
+def test_padding_masks_of_one_row_apply_to_the_batch(name, rng):
+    case, sizes = CASES[name], dict.fromkeys("TSL", 120) | {"H": 12, "W": 10}
+    inputs, layer = random_inputs(case.input_names(), rng, sizes), case.make()
+    mask = rng.integers(0, 2, (1, *inputs[case.inputs.split()[0]].shape[1:-1])).astype(bool)
+    for argument in ("query_mask", "value_mask", "key_mask"):
+        outputs, expected = (
+            case.call(functools.partial(layer, **{argument: each}), inputs)
+            for each in (mask, np.repeat(mask, 3, axis=0))
+        )
         np.testing.assert_array_equal(outputs, expected)
 
 

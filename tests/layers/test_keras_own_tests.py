@@ -120,7 +120,8 @@ TABLES = {
 
 
 @expect_failures(TABLES)
-@expect_failures(FAILURES | SLOW_FAILURES, run=False)  # They run without tables.
+@expect_failures(FAILURES, run=False)  # They run without tables.
+@expect_failures(SLOW_FAILURES, run=False)
 class TestWithTables(KerasTests):
     __test__ = True
     attention = WithTables

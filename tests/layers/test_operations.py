@@ -423,12 +423,13 @@ def test_operation_on_a_model(options, tmp_path):
         assert_close(found, expected, TOLERANCES[options.dtype])
 
 
-def test_one_compiled_model_contains_all_layers():
+def test_cases_and_a_compiled_model_contain_all_layers():
     classes = {
         value
         for value in vars(layers).values()
         if isinstance(value, type) and issubclass(value, keras.Layer)
     }
+    assert {type(case.make()) for case in CASES.values()} == classes
     model, _ = make_model_and_batches(SELECTED[0]._replace(layers="all"))
     assert classes <= {type(layer) for layer in model._flatten_layers()}
 
