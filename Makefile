@@ -22,12 +22,11 @@ LIBRARY_TESTS := tests/backend tests/attention tests/integrations tests/layers t
 CORE_TESTS := tests/backend tests/test_backends.py tests/test_first_calls.py \
   tests/layers/test_relation_multi_head_attention.py \
   tests/layers/test_keras_hub.py tests/layers/test_keras_own_tests.py \
-  tests/layers/test_run_layer_test.py tests/layers/test_conditions.py tests/layers/test_contract.py \
-  tests/layers/test_call_checks.py tests/models/test_generation.py \
+  tests/layers/test_operations.py tests/layers/test_settings.py tests/layers/test_errors.py \
+  tests/layers/test_call_arguments.py tests/models/test_generation.py \
   tests/models/test_generation_inputs.py \
   tests/attention/test_recorded.py tests/attention/test_torch.py \
   tests/layers/test_packing.py tests/layers/test_export.py \
-  tests/layers/test_compile_matrix.py \
   tests/layers/test_torch_synchronization.py tests/layers/test_transforms.py \
   tests/integrations tests/examples/test_jax_translation.py
 QUICKSTART := runs/quickstart
@@ -74,11 +73,13 @@ test: $(VENV)/installed
 
 # Tests all combinations of model, operation, dtype, masks, dropout and lengths under XLA.
 test-matrix: $(VENV)/installed
-	FULL_COMPILE_MATRIX=1 $(RUN) -m pytest -n $(WORKERS) tests/layers/test_compile_matrix.py
+	FULL_COMPILE_MATRIX=1 $(RUN) -m pytest -n $(WORKERS) tests/layers/test_operations.py \
+	  -k test_operation_on_a_model
 
 # Runs Keras's own layer test on all argument variants of the layers.
 test-peers: $(VENV)/installed
-	ALL_ARGUMENT_VARIANTS=1 $(RUN) -m pytest -n $(WORKERS) tests/layers/test_run_layer_test.py
+	ALL_ARGUMENT_VARIANTS=1 $(RUN) -m pytest -n $(WORKERS) tests/layers/test_operations.py \
+	  -k test_run_layer_test
 
 # Runs slow tests, and tests of properties with 200 examples each.
 test-slow: $(VENV)/installed

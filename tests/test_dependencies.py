@@ -142,9 +142,6 @@ def test_setup_requires_all_packages_that_tests_import():
     local |= {"jax", "torch", "transformers", "peft", "accelerate"}
 
     def find(path):
-        # The recorders in tests/reference run in the environment of tensor2tensor.
-        if "reference" in path.parts:
-            return set()
         return imported_packages(path) - sys.stdlib_module_names - local - packages
 
     assert violations("tests", find) == {}

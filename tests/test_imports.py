@@ -45,7 +45,7 @@ def files(tmp_path_factory):
     "imports",
     [
         "import keras, t2t_relpos",
-        "import t2t_relpos, keras, t2t_relpos.models",
+        pytest.param("import t2t_relpos, keras, t2t_relpos.models", marks=pytest.mark.slow),
         pytest.param("import t2t_relpos.models, keras", marks=pytest.mark.slow),
     ],
 )

@@ -143,12 +143,6 @@ def test_flash_attention_of_a_block_is_that_of_its_attentions(run_log, rng):
     assert found[0] != run_log[0]
 
 
-@pytest.mark.parametrize("sliding_window", [0, -1, 2.5])
-def test_blocks_reject_an_invalid_window(sliding_window):
-    with pytest.raises(ValueError, match="Expected `sliding_window` to be a positive integer"):
-        make(TransformerEncoder, sliding_window=sliding_window)
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -210,34 +204,3 @@ def test_relative_cross_attention_puts_target_i_at_source_i(source_length, rng):
     )[1]
     np.testing.assert_allclose(scores, find(query_offset=0), atol=1e-6)
     assert np.abs(ops.convert_to_numpy(scores - find())).max() > 1e-3
-
-
-def test_decoder_rejects_a_missing_or_unexpected_encoder(rng):
-    (x,) = arrays(rng, 3)
-    block, decoder_only = (make(TransformerDecoder, name="mine") for _ in range(2))
-    block(x, x)
-    decoder_only(x)
-    caches = {"self_attention_cache": np.zeros((3, 2, 3, 2, 3), "float32")}
-    caches["cross_attention_cache"] = caches["self_attention_cache"]
-    for call, message in (
-        (
-            lambda: block(x, **caches, cross_attention_cache_update_index=0),
-            "with attention to an encoder. Received: no `encoder_sequence`",
-        ),
-        (
-            lambda: decoder_only(x, **caches),
-            "without attention to an encoder. Received: an `encoder_sequence` or its cache",
-        ),
-        (
-            lambda: decoder_only(x, x),
-            "without attention to an encoder. Received: an `encoder_sequence`",
-        ),
-        (lambda: block(x), "with attention to an encoder. Received: no `encoder_sequence`"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            call()
-
-
-def test_encoder_rejects_num_heads_that_do_not_divide_the_width(rng):
-    with pytest.raises(ValueError, match="Expected `num_heads` to divide.*num_heads=5, width 6"):
-        make(TransformerEncoder, num_heads=5)(*arrays(rng, 3))

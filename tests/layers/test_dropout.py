@@ -1,12 +1,14 @@
 """Tests of dropout: rate, scale of the kept entries and independence of random numbers."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
 from gradients import output_and_gradients
 from keras import ops
+from layer_cases import CASES, random_inputs
 
-from t2t_relpos import layers
 from t2t_relpos.layers.residual import Dropout
 
 
@@ -62,20 +64,10 @@ def test_dropout_supports_bfloat16_and_serialization():
     assert type(restored) is Dropout and restored.rate == 0.25 and restored.seed == 7
 
 
-@pytest.mark.parametrize(
-    ("layer_class", "settings", "shape"),
-    [
-        (layers.RelativeMultiHeadAttention, {"max_relative_position": 3}, (3, 7, 6)),
-        (layers.RelativeMultiHeadAttentionV2, {"max_relative_position": 3}, (3, 7, 6)),
-        (layers.RelativeMultiHeadAttention2D, {"max_relative_position": 2}, (2, 3, 5, 6)),
-        (layers.LocalRelativeMultiHeadAttention, {"block_length": 3}, (2, 11, 6)),
-        (layers.RelationMultiHeadAttention, {"num_relations": 2}, (3, 7, 6)),
-    ],
-)
-def test_attention_applies_dropout_only_in_training(layer_class, settings, shape, rng):
-    layer = layer_class(num_heads=2, key_dim=5, dropout=0.5, seed=3, **settings)
-    x = rng.normal(size=shape).astype("float32")
-    call = {"relations": np.eye(7, dtype="int32")} if "num_relations" in settings else {}
-    np.testing.assert_array_equal(layer(x, x, **call), layer(x, x, **call))
-    one, other = (layer(x, x, training=True, **call) for _ in range(2))
-    assert not np.array_equal(one, other)
+@pytest.mark.parametrize("name", ["relative", "v2", "2d", "local", "relations"])
+def test_attention_applies_dropout_only_in_training(name, rng):
+    case = CASES[name]
+    inputs, layer = random_inputs(case.input_names(), rng), case.make(dropout=0.5, seed=3)
+    np.testing.assert_array_equal(*(case.call(layer, inputs) for _ in range(2)))
+    training = functools.partial(layer, training=True)
+    assert not np.array_equal(*(case.call(training, inputs) for _ in range(2)))

@@ -11,7 +11,6 @@ from t2t_relpos.layers import (
     LearnedPositionEmbedding,
     RelativePositionEmbedding,
     SinusoidalPositionEncoding,
-    TokenEmbedding,
 )
 
 
@@ -74,50 +73,6 @@ def test_explicit_positions(make):
     np.testing.assert_allclose(model(arrays), table[arrays[1]], atol=1e-6)
 
 
-@ENCODINGS
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ({"positions": np.arange(2)}, r"Expected `positions` of shape \[T\] = \[3\] or \[B, T\]"),
-        ({"positions": np.arange(3.0)}, "`positions` of an integer dtype. Received: dtype float"),
-        ({"positions": np.arange(3) * 1j}, "`positions` of an integer dtype. Received: dtype comp"),
-        ({"positions": np.arange(3), "start": 1}, "either `start` or `positions`. Received: both"),
-        ({"start": 1.5}, "Expected `start` of an integer dtype. Received: dtype float"),
-        (
-            {"start": np.array([1, 2, 3])},
-            r"a scalar\) or \[B\] = \[2\]. Received: shape \(3,\)",
-        ),
-        ({"start": np.array([[1]])}, r"Pass `positions` for a position of every input"),
-    ],
-)
-def test_position_encodings_reject_invalid_arguments(make, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        make()(np.zeros((2, 3, 4)), **arguments)
-    with pytest.raises(ValueError, match=message):
-        make()(keras.Input((3, 4), batch_size=2), **arguments)
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ({"positions": [0, 5, 1]}, r"Expected positions in \[0, 5\).* from 0 to 5"),
-        ({"positions": [0, -1, 1]}, r"Expected positions in \[0, 5\).* from -1 to 1"),
-        ({"start": 3}, "at most max_length=5 positions. Received: 6"),
-        ({"start": -1}, "Expected `start` to be at least 0. Received: start=-1"),
-    ],
-)
-def test_learned_positions_reject_positions_outside_of_the_table(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        LearnedPositionEmbedding(5)(np.zeros((2, 3, 4)), **arguments)
-
-
-def test_learned_positions_reject_long_sequences():
-    layer = LearnedPositionEmbedding(5)
-    for x in (np.zeros((1, 7, 3)), keras.Input((7, 3))):
-        with pytest.raises(ValueError, match="at most max_length=5 positions. Received: 7"):
-            layer(x)
-
-
 @pytest.mark.parametrize(
     "distances, left, right", [(2, 2, 2), ((3, 1), 3, 1), ([0, 2], 0, 2), ((2, 0), 2, 0)]
 )
@@ -140,33 +95,3 @@ def test_relative_position_embedding_query_offset(rng):
     assert layer(rng.normal(size=(3, 7, 5))).shape == (7, 7, 5)
     vectors = layer(rng.normal(size=(1, 1, 1)), rng.normal(size=(1, 5, 1)), query_offset=1)
     np.testing.assert_array_equal(vectors[0], layer.table[2:7])
-
-
-def test_token_embedding_scales_vectors_and_zeros_padding():
-    layer = TokenEmbedding(7, 5)
-    vectors = ops.convert_to_numpy(layer(np.array([[3, 0]])))
-    table = ops.convert_to_numpy(layer.embeddings)
-    np.testing.assert_allclose(vectors[0, 0], table[3] * 5**0.5, rtol=1e-6)
-    np.testing.assert_array_equal(vectors[0, 1], 0)
-
-
-def test_token_embedding_reverse_multiplies_by_the_table(rng):
-    layer = TokenEmbedding(7, 5)
-    layer.build()
-    x = rng.normal(size=(2, 3, 5)).astype("float32")
-    np.testing.assert_allclose(
-        layer(x, reverse=True), x @ ops.convert_to_numpy(layer.embeddings).T, rtol=1e-5
-    )
-
-
-@pytest.mark.parametrize(
-    "ids, message",
-    [
-        ([[7]], r"Expected token ids in \[0, 7\).*Received: values from"),
-        ([[-1]], r"Expected token ids in \[0, 7\).*Received: values from"),
-        ([[1.0]], "Expected token ids of an integer dtype. Received: dtype float"),
-    ],
-)
-def test_token_embedding_rejects_invalid_ids(ids, message):
-    with pytest.raises(ValueError, match=message):
-        TokenEmbedding(7, 5)(np.array(ids))

@@ -86,7 +86,6 @@ FAILURES = {
         "test_dtype_policy_map",
         "test_initializer",
         "test_mha_constraints",
-        "test_quantize_int8",
         "test_sliding_window_serialization",
     ],
     "documented difference: masks of a float dtype are an error": [
@@ -98,7 +97,12 @@ if not IS_TENSORFLOW:
     FAILURES["flash attention with dropout is supported"] = ["test_flash_attention_with_errors"]
 
 
+# Calls the garbage collector, which takes seconds, before it fails.
+SLOW_FAILURES = {"reads private attributes of Keras's layer": ["test_quantize_int8"]}
+
+
 @expect_failures(FAILURES)
+@expect_failures(SLOW_FAILURES, run=False)
 class TestWithoutTables(KerasTests):
     __test__ = True
     attention = WithoutTables
@@ -117,6 +121,7 @@ TABLES = {
 
 @expect_failures(TABLES)
 @expect_failures(FAILURES, run=False)  # They run without tables.
+@expect_failures(SLOW_FAILURES, run=False)
 class TestWithTables(KerasTests):
     __test__ = True
     attention = WithTables

@@ -1,5 +1,3 @@
-import re
-
 import keras
 import numpy as np
 import pytest
@@ -181,66 +179,3 @@ def test_relation_attention_under_jit_ignores_out_of_range_relations(rng):
     outputs, gradients = outputs_and_gradients(out_of_range.astype("int32"))
     np.testing.assert_allclose(outputs, eager, atol=1e-5)
     assert_all_close(gradients, expected, atol=1e-5)
-
-
-# Relations by message.
-RELATION_ERRORS = {
-    "Expected `relations` for each label channel of num_relations=.*Received: 0 instead": None,
-    "Expected `relations` of an integer dtype. Received: dtype float": np.zeros((7, 7)),
-    r"Expected `relations` of shape \[B, T, S\] = .* or \[T, S\].*shape \(3, 1, 7, 7\)": np.zeros(
-        (3, 1, 7, 7), "int32"
-    ),
-    r"Expected `relations` of shape \[B, T, S\] = .* or \[T, S\].*shape \(7,\)": np.zeros(
-        7, "int32"
-    ),
-    r"\[3, 7, 7\] or \[T, S\] = \[7, 7\].*shape \(2, 7, 7\)": np.zeros((2, 7, 7), "int32"),
-    r"Received: shape \(7, 5\)": np.zeros((7, 5), "int32"),
-    r"Expected labels in \[-1, 11\). Received: values from 11 to 11. -1 means no edge.": np.full(
-        (7, 7), 11
-    ),
-    "Received: values from -2 to -2": np.full((7, 7), -2),
-    "Received: 2": [np.zeros((7, 7), "int32")] * 2,
-}
-
-
-@pytest.mark.parametrize("message, relations", RELATION_ERRORS.items())
-def test_relation_attention_rejects_invalid_relations(message, relations, rng):
-    (x,) = arrays(rng, 7)
-    with pytest.raises(ValueError, match=message):
-        make()(x, x, relations=relations)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bool"])
-def test_relation_attention_rejects_invalid_symbolic_relations(dtype):
-    nodes = keras.Input((None, 6))
-    message = f"Expected `relations` of an integer dtype. Received: dtype {dtype}"
-    with pytest.raises(ValueError, match=message):
-        make()(nodes, nodes, relations=keras.Input((None, None), dtype=dtype))
-    message = r"Expected `relations` of shape .*Received: shape \(\w+, \w+, \w+, 2\)"
-    with pytest.raises(ValueError, match=message):
-        make()(nodes, nodes, relations=keras.Input((None, None, 2), dtype="int32"))
-
-
-@pytest.mark.parametrize(
-    "shape", [(3, 7, 7), (3, 7, 7, 11), (2, 7, 7, 5), (3, 7, 1, 5), (3, 1, 7, 5)]
-)
-@pytest.mark.parametrize("name", ["key_edges", "value_edges"])
-def test_relation_attention_rejects_invalid_edges(name, shape, rng):
-    (x,) = arrays(rng, 7)
-    message = (
-        rf"Expected `{name}` of shape \[B, T, S, H\] = \[3, 7, 7, 5\]. Received: shape "
-        rf"{re.escape(str(shape))}"
-    )
-    with pytest.raises(ValueError, match=message):
-        make(num_relations=None)(x, x, **{name: np.zeros(shape, "float32")})
-
-
-def test_relation_attention_rejects_inconsistent_tables(rng):
-    (x,) = arrays(rng, 7)
-    labels = np.zeros((7, 7), "int32")
-    message = "Expected no `relations`: the layer has no tables .* Pass num_relations"
-    with pytest.raises(ValueError, match=message):
-        make(num_relations=None)(x, x, relations=labels)
-    message = "Expected `relations` .*`key_edges` or `value_edges`. Received: none"
-    with pytest.raises(ValueError, match=message):
-        make(num_relations=None)(x, x)

@@ -1,3 +1,3 @@
-"""Excludes this folder from test collection: it has no tests, and most files need tensor2tensor."""
+"""Excludes this folder from test collection: it contains helpers, which tests import by name."""
 
 collect_ignore_glob = ["*.py"]

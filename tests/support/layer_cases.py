@@ -218,11 +218,18 @@ def random_inputs(names, rng, sizes=SIZES):
     return arrays
 
 
-def symbolic_inputs(names):
-    """Returns symbolic inputs of unknown sizes by name."""
-    shapes = {
-        name: [None if isinstance(axis, str) else axis for axis in INPUTS[name]] for name in names
-    }
+def symbolic_inputs(names, sizes=None):
+    """Returns symbolic inputs by name, of unknown sizes or of those of `random_inputs`."""
     return {
-        name: keras.Input(shape, dtype=dtype_of(name), name=name) for name, shape in shapes.items()
+        name: keras.Input(
+            [(sizes or {}).get(axis) if isinstance(axis, str) else axis for axis in INPUTS[name]],
+            dtype=dtype_of(name),
+            name=name,
+        )
+        for name in names
     }
+
+
+def as_array(x):
+    """Returns a tensor of any dtype as an array of float32."""
+    return ops.convert_to_numpy(ops.cast(x, "float32"))

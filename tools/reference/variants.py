@@ -1,26 +1,18 @@
 """Records the v2, 2-D and local relative attention of tensor2tensor 1.15.7.
 
-Run with the Python of tensor2tensor's environment (see README.md in this folder):
-
-    T2T_PYTHON tests/reference/record_variants.py
-
-Writes `variants/*.npz` in this folder: seeded random inputs, the output, and the gradients of
-sum(output * cotangent) with respect to all inputs, including tables. The files contain arrays
-only, no pickles.
+Writes `variants/*.npz`: seeded random inputs, the output, and the gradients of
+sum(output * cotangent) with respect to all inputs, including tables.
 """
 
 import dataclasses
-import pathlib
 import zlib
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-
-# This import must come first: it sets environment variables of TensorFlow.
-from record_attention import BATCH, DEPTH, HEADS, MASKED, run_with_gradients
+from attention import BATCH, DEPTH, HEADS, MASKED, run_with_gradients
+from shared import save_arrays
 from tensor2tensor.layers import common_attention
 
-FOLDER = pathlib.Path(__file__).parent / "variants"
 # Depth of values, if it may differ from that of keys.
 VALUE_DEPTH = 7
 
@@ -94,7 +86,7 @@ def scope(tables, dtype, name):
     return tf.variable_scope(name, custom_getter=known_table, dtype=dtype)
 
 
-def record(name, case, dtype, value_depth, table_shapes, bias, attention):
+def record_case(name, case, dtype, value_depth, table_shapes, bias, attention):
     """Returns the record of `attention(q, k, v, bias)`, whose variables are random tables."""
     rng = np.random.default_rng(zlib.crc32(f"{name} {case.name}".encode()))
 
@@ -139,7 +131,7 @@ def record_v2(case, dtype, masked):
     tables = {"key_relative_embeddings": (rows, DEPTH)}
     if case.values:
         tables["value_relative_embeddings"] = (rows, value_depth)
-    return name, record(
+    return name, record_case(
         name,
         case,
         dtype,
@@ -163,7 +155,7 @@ def record_2d(case, dtype):
     rows = 2 * case.limit - 1
     tables = {f"{side}_key_relative_embeddings": (rows, DEPTH) for side in ("height", "width")}
     bias = padding_bias(case, dtype) if case.padding else None
-    return "2d", record(
+    return "2d", record_case(
         "2d",
         case,
         dtype,
@@ -187,7 +179,7 @@ def record_local(case, dtype):
     tables = {"relative_embeddings": (rows, DEPTH)}
     if case.values:
         tables["value_relative_embeddings"] = (rows, VALUE_DEPTH)
-    return "local", record(
+    return "local", record_case(
         "local",
         case,
         dtype,
@@ -206,9 +198,8 @@ def record_local(case, dtype):
     )
 
 
-def main():
+def record():
     tf.disable_v2_behavior()
-    FOLDER.mkdir(exist_ok=True)
     records = [
         # The other functions create float32 zeros, so they support no other dtype.
         *((case, "float64", record_v2(case, "float64", True)) for case in SEQUENCES),
@@ -218,10 +209,4 @@ def main():
         *((case, "float32", record_local(case, "float32")) for case in BLOCKS),
     ]
     for case, dtype, (name, arrays) in records:
-        path = FOLDER / f"{name}_{case.name}_{dtype}.npz"
-        np.savez_compressed(path, **arrays)
-        print(f"{path.name}: {path.stat().st_size} bytes")
-
-
-if __name__ == "__main__":
-    main()
+        save_arrays(f"variants/{name}_{case.name}_{dtype}", arrays)

@@ -1,28 +1,17 @@
 """Records the relative attention of tensor2tensor 1.15.7.
 
-Run with the Python of tensor2tensor's environment (see README.md in this folder):
-
-    T2T_PYTHON tests/reference/record_attention.py
-
-Writes `attention/*.npz` in this folder: seeded random inputs, the outputs, and the gradients of
-sum(output * cotangent) with respect to all floating-point inputs, including tables. The files
-contain arrays only, no pickles.
+Writes `attention/*.npz`: seeded random inputs, the outputs, and the gradients of
+sum(output * cotangent) with respect to all floating-point inputs, including tables.
 """
 
 import dataclasses
-import os
-import pathlib
 import zlib
-
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-# oneDNN reorders float32 sums. Without it, recordings are reproducible bit for bit.
-os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from shared import save_arrays
 from tensor2tensor.layers import common_attention
 
-FOLDER = pathlib.Path(__file__).parent / "attention"
 BATCH, HEADS, DEPTH = 2, 3, 5
 MASKED = -1e9
 
@@ -227,15 +216,12 @@ def record_matrices():
         }
 
 
-def save(name, record):
-    path = FOLDER / f"{name}.npz"
-    np.savez_compressed(path, **record)
-    print(f"{path.name}: {path.stat().st_size} bytes")
+def save(name, arrays):
+    save_arrays(f"attention/{name}", arrays)
 
 
-def main():
+def record():
     tf.disable_v2_behavior()
-    FOLDER.mkdir(exist_ok=True)
     save("positions_matrix", record_matrices())
     for dtype in ("float32", "float64"):
         for case in ATTENTION_CASES:
@@ -249,7 +235,3 @@ def main():
         for arguments in ((7, 7, 2, False), (3, 3, 5, False), (4, 11, 3, False), (1, 11, 3, True)):
             length_q, length_k = arguments[:2]
             save(f"embeddings_{length_q}_{length_k}_{dtype}", record_embeddings(*arguments, dtype))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,18 +1,16 @@
 """Records the hparams sets of tensor2tensor 1.15.7's Transformer and of Magenta's score2perf.
 
-    T2T_PYTHON tests/reference/record_hparams.py MAGENTA
-
-MAGENTA is a checkout of Magenta. Writes `hparams.json` in this folder: the values of
-`basic_params1`, and for every set the differences from them.
+The argument is a checkout of Magenta. Writes `hparams.json`: the values of `basic_params1`, and for
+every set the differences from them.
 """
 
 import ast
 import importlib.util
 import json
 import pathlib
-import sys
 
 import t2t_transformer
+from shared import FOLDER
 from tensor2tensor.layers import common_hparams
 from tensor2tensor.models.research import lm_experiments  # noqa: F401, registers 11 sets
 
@@ -20,7 +18,7 @@ NUM_SETS = 95 + 11 + 14
 BASIC_PARAMS_1 = "basic_1"  # the name in the registry
 
 
-def main(magenta):
+def record(magenta):
     folder = pathlib.Path(magenta) / "magenta" / "models" / "score2perf"
     load("score2perf_hparams", folder)  # registers 13 sets
     registry = t2t_transformer.registry
@@ -71,12 +69,7 @@ def score2perf_transformer_base(folder):
 
 def write(base, sets):
     lines = [f"{json.dumps(name)}: {json.dumps(sets[name], sort_keys=True)}" for name in sets]
-    path = pathlib.Path(__file__).parent / "hparams.json"
-    path.write_text(
+    (FOLDER / "hparams.json").write_text(
         f'{{"basic_params1": {json.dumps(base, sort_keys=True)},\n'
         '"sets": {\n' + ",\n".join(lines) + "\n}}\n"
     )
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

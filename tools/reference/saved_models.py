@@ -1,11 +1,8 @@
 """Records models that a version saved, which later versions have to load.
 
-Run with a checkout of that version in PYTHONPATH, for example 0.2.0 (commit c47f9c2):
-
-    PYTHONPATH=VERSION_0_2_0 python tests/reference/record_saved_models.py saved_models_0_2.tar.xz
-
-Writes an archive in this folder: small untrained or briefly trained models, and in
-`expected.npz` the ids that they decode and their outputs. See README.md in this folder.
+A checkout of that version has to be in PYTHONPATH. Writes the archive that the argument names:
+small untrained or briefly trained models, and in `expected.npz` the ids that they decode and their
+outputs.
 """
 
 import dataclasses
@@ -13,13 +10,13 @@ import itertools
 import json
 import pathlib
 import shutil
-import sys
 import tarfile
 import tempfile
 
 import keras
 import numpy as np
 import tensorflow as tf
+from shared import FOLDER
 
 from t2t_relpos import layers
 from t2t_relpos.models import PRESETS, CausalLM, Transformer
@@ -32,7 +29,6 @@ from trainer.model_dir import ModelDirectory
 from trainer.serving.signatures import TranslationModule
 from trainer.serving.translation_settings import TranslationSettings
 
-FOLDER = pathlib.Path(__file__).parent
 SIZES = {
     "num_encoder_layers": 1,
     "num_decoder_layers": 1,
@@ -192,7 +188,7 @@ def record_directory(path):
     return {"inputs": ids, "decoded": decoded, "logits": logits}
 
 
-def record(folder):
+def record_all(folder):
     """Writes all models, and their outputs, to a folder."""
     write_text(folder)
     for name in ARCHITECTURES:
@@ -246,12 +242,8 @@ def write_archive(folder, archive_path):
         archive.add(folder, arcname=".", filter=anonymous)
 
 
-def main():
+def record(archive_name):
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
-        record(folder)
-        write_archive(folder, FOLDER / sys.argv[1])
-
-
-if __name__ == "__main__":
-    main()
+        record_all(folder)
+        write_archive(folder, FOLDER / archive_name)

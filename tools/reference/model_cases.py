@@ -1,4 +1,4 @@
-"""The models that record_models.py records, as data."""
+"""The models that models.py records, as data."""
 
 import dataclasses
 

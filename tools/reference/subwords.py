@@ -1,33 +1,17 @@
 """Records encodings and decodings of the SubwordTextEncoder of tensor2tensor 1.15.7.
 
-Run with the Python of tensor2tensor's environment (see README.md in this folder):
-
-    T2T_PYTHON tests/reference/record_subwords.py
-
 For each vocabulary, tensor2tensor builds the file `subwords/NAME.vocab` and reads it again. The
-results are written to `subwords/NAME.json`, which README.md describes. The text was written for
-this project.
+results are written to `subwords/NAME.json`. The text was written for this project.
 """
 
 import collections
-import json
-import os
-import pathlib
 import random
-import sys
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-ROOT = pathlib.Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
+from shared import FOLDER, write_lists
+from tensor2tensor.data_generators import text_encoder, tokenizer
 
-from tensor2tensor.data_generators import (
-    text_encoder,  # noqa: E402
-    tokenizer,  # noqa: E402
-)
+from examples.synthetic_corpus import generate
 
-from examples.synthetic_corpus import generate  # noqa: E402
-
-FOLDER = pathlib.Path(__file__).parent / "subwords"
 # Python 3.11 and older versions agree on the Unicode categories of these characters.
 HOSTILE = [
     "", " ", "  ", "   ", " a", "a ", "a b", "a  b", " a b ", "a . b", ".  .", ". .", "\t",
@@ -99,8 +83,8 @@ def random_texts(rng, count):
         yield rng.choice(["", " ", "_"]).join(parts)
 
 
-def record(name, encoder, add_single_quotes):
-    path = FOLDER / f"{name}.vocab"
+def record_vocabulary(name, encoder, add_single_quotes):
+    path = FOLDER / "subwords" / f"{name}.vocab"
     encoder.store_to_file(str(path), add_single_quotes=add_single_quotes)
     encoder = text_encoder.SubwordTextEncoder(str(path))
     rng = random.Random(name)
@@ -111,24 +95,14 @@ def record(name, encoder, add_single_quotes):
     ids += [rng.choices(range(2, size), k=rng.randint(1, 12)) for _ in range(100)]
     ids += [rng.choices([*map(id_of.get, "\\u;_015")], k=rng.randint(1, 16)) for _ in range(150)]
     ids += [[0], [1], [2, 0, 1, 3], [size], [-1, 2, size + 5]]
-    write(FOLDER / f"{name}.json", {
+    write_lists(f"subwords/{name}", {
         "subtokens": list(encoder.all_subtoken_strings),
         "encoded": [[text, encoder.encode(text)] for text in texts],
         "decoded": [[row, encoder.decode(row)] for row in [*ids, *map(encoder.encode, texts)]],
     })  # fmt: skip
-    print(f"{name}: {size} subtokens, {len(texts)} strings")
 
 
-def write(path, lists):
-    """Writes JSON in ASCII with one entry per line."""
-    parts = (
-        f"{json.dumps(name)}: [\n" + ",\n".join(map(json.dumps, entries)) + "\n]"
-        for name, entries in lists.items()
-    )
-    path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="ascii")
-
-
-if __name__ == "__main__":
-    FOLDER.mkdir(exist_ok=True)
+def record():
+    (FOLDER / "subwords").mkdir(exist_ok=True)
     for vocabulary in vocabularies():
-        record(*vocabulary)
+        record_vocabulary(*vocabulary)

@@ -1,12 +1,7 @@
 """Records complete Transformers of tensor2tensor 1.15.7 for the parity tests.
 
-Run with the Python of tensor2tensor's environment (see README.md in this folder):
-
-    T2T_PYTHON tests/reference/record_models.py [NAME …]
-
-Trains a small model on a toy task for each case in model_cases.py, or for the named cases. Writes
-the folder `models/NAME/` for each; README.md describes the files. They contain arrays and JSON, no
-pickles.
+Trains a small model on a toy task for each case in model_cases.py, or for the cases that the
+arguments name. Writes the folder `models/NAME/` for each.
 """
 
 import json
@@ -19,8 +14,8 @@ import tempfile
 import model_cases
 import numpy as np
 import t2t_transformer
+from shared import FOLDER, save_arrays
 
-FOLDER = pathlib.Path(__file__).parent / "models"
 BEAM_SIZE, ALPHA = 4, 0.6
 # Numbers of steps in addition to the padded source length: too few, about enough, more than enough.
 EXTRA_STEPS = (-7, 2, 17)
@@ -174,8 +169,8 @@ def describe(case, checkpoint):
     }
 
 
-def record(case):
-    folder = FOLDER / case.name
+def record_case(case):
+    folder = FOLDER / "models" / case.name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     checkpoint = make_checkpoint(case, folder)
@@ -183,31 +178,27 @@ def record(case):
     rng = np.random.default_rng(1000 + case.seed)
     batch = toy_batch(case, rng, (11, 3, 5, 8, 2))
     forward, gradients = t2t_transformer.forward_and_gradients(case, prefix, batch)
-    np.savez_compressed(folder / "forward.npz", **batch, **forward)
-    np.savez_compressed(folder / "gradients.npz", **gradients)
+    save_arrays(f"models/{case.name}/forward", {**batch, **forward})
+    save_arrays(f"models/{case.name}/gradients", gradients)
     (folder / "model.json").write_text(
         json.dumps(describe(case, checkpoint), indent=1, sort_keys=True) + "\n"
     )
     print(f"{case.name}: loss {forward['loss']:.3f}", flush=True)
     if case.hparams.get("weight_dtype") == "bfloat16":
-        np.savez_compressed(folder / "weights.npz", **t2t_transformer.decoded_weights(prefix))
+        save_arrays(f"models/{case.name}/weights", t2t_transformer.decoded_weights(prefix))
     if case.decoded:
         inputs = prompts(case, rng) if case.language_model else batch["inputs"]
         decoded = decode_all(case, prefix, inputs)
-        np.savez_compressed(folder / "decoded.npz", inputs=inputs, **decoded)
+        save_arrays(f"models/{case.name}/decoded", {"inputs": inputs, **decoded})
         last = [key for key in decoded if key.endswith("_17_ids")][-1]
         print(f"{inputs}\n{last}:\n{decoded[last]}", flush=True)
 
 
-def main():
-    names = sys.argv[1:] or [case.name for case in model_cases.CASES]
+def record(*names):
+    names = names or [case.name for case in model_cases.CASES]
     unknown = set(names) - {case.name for case in model_cases.CASES}
     if unknown:
         sys.exit(f"Expected names of cases in model_cases.py. Received: {unknown}.")
     for case in model_cases.CASES:
         if case.name in names:
-            record(case)
-
-
-if __name__ == "__main__":
-    main()
+            record_case(case)

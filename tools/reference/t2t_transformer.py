@@ -1,27 +1,17 @@
 """The Transformer of tensor2tensor: hparams, training, gradients and decoding."""
 
 import os
-import sys
-import types
-
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-# oneDNN reorders float32 sums. Without it, recordings are reproducible bit for bit.
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from shared import hide_models
 
 # Must come before the import of tensor2tensor, which selects tf.layers or tf.keras.layers. With
 # tf.keras.layers, variables have other names.
 tf.disable_v2_behavior()
 tf.logging.set_verbosity(tf.logging.ERROR)
 
-import tensor2tensor
-
-# The package's __init__ imports models whose dependencies can no longer be installed.
-models = types.ModuleType("tensor2tensor.models")
-models.__path__ = [os.path.join(tensor2tensor.__path__[0], "models")]
-sys.modules["tensor2tensor.models"] = models
+hide_models()
 
 from tensor2tensor.data_generators import problem_hparams
 from tensor2tensor.models import transformer

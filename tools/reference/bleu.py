@@ -1,30 +1,21 @@
 """Records BLEU and tokenization of tensor2tensor 1.15.7 and Moses.
 
-Run with the Python of tensor2tensor's environment (see README.md in this folder). MOSESDECODER is
-a copy of https://github.com/moses-smt/mosesdecoder from before November 2018, because later
-versions of its tokenizer separate the last dot of every line:
-
-    T2T_PYTHON tests/reference/record_bleu.py MOSESDECODER
-
-Writes `bleu.json`, which README.md describes. The text was written for this project.
+The argument is a copy of https://github.com/moses-smt/mosesdecoder from before November 2018,
+because later versions of its tokenizer separate the last dot of every line. Writes `bleu.json`. The
+text was written for this project.
 """
 
-import json
 import os
 import pathlib
 import random
 import re
 import subprocess
-import sys
 import tempfile
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-ROOT = pathlib.Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
+from shared import write_lists
+from tensor2tensor.utils import bleu_hook
 
-from tensor2tensor.utils import bleu_hook  # noqa: E402
-
-from examples.synthetic_corpus import generate  # noqa: E402
+from examples.synthetic_corpus import generate
 
 # Text on which tokenizers differ: numbers, quotes, abbreviations, hyphens, symbols and scripts.
 LINES = [
@@ -125,22 +116,12 @@ def compound_bleu(root, hypotheses, references):
     }
 
 
-def main(root):
-    record = []
+def record(root):
+    results = []
     for name, hypotheses, references in corpora():
         entry = {"name": name, "hypotheses": hypotheses, "references": references} | t2t(
             hypotheses, references
         )
-        record.append(entry | compound_bleu(pathlib.Path(root), hypotheses, references))
+        results.append(entry | compound_bleu(pathlib.Path(root), hypotheses, references))
     tokens = [[line, bleu_hook.bleu_tokenize(line)] for line in LINES + UNSPACED]
-    path = pathlib.Path(__file__).parent / "bleu.json"
-    parts = [
-        f'"{name}": [\n' + ",\n".join(map(json.dumps, rows)) + "\n]"
-        for name, rows in (("corpora", record), ("tokens", tokens))
-    ]
-    path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="ascii")
-    print(f"{len(record)} corpora, {len(tokens)} lines")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    write_lists("bleu", {"corpora": results, "tokens": tokens})

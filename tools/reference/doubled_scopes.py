@@ -1,25 +1,15 @@
 """Records variable names if tensor2tensor is imported before tf.disable_v2_behavior().
 
-    T2T_PYTHON tests/reference/record_doubled_scopes.py
-
-Writes `doubled_scopes.json` in this folder: the settings of several models, and the names and
-shapes of their variables.
+Writes `doubled_scopes.json`: the settings of several models, and the names and shapes of their
+variables.
 """
 
 import json
-import os
-import pathlib
-import sys
-import types
 
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-
-import tensor2tensor
 import tensorflow.compat.v1 as tf
+from shared import FOLDER, hide_models
 
-models = types.ModuleType("tensor2tensor.models")
-models.__path__ = [os.path.join(tensor2tensor.__path__[0], "models")]
-sys.modules["tensor2tensor.models"] = models
+hide_models()
 
 from tensor2tensor.data_generators import problem_hparams
 from tensor2tensor.models import transformer
@@ -56,7 +46,7 @@ def variables(hparams_set, overrides, mode):
         return {v.op.name: v.shape.as_list() for v in tf.global_variables()}
 
 
-def main():
+def record():
     records = [
         {
             "hparams_set": hparams_set,
@@ -67,9 +57,5 @@ def main():
         }
         for hparams_set, overrides, mode in MODELS
     ]
-    path = pathlib.Path(__file__).parent / "doubled_scopes.json"
-    path.write_text(json.dumps(records, indent=1, sort_keys=True) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    text = json.dumps(records, indent=1, sort_keys=True) + "\n"
+    (FOLDER / "doubled_scopes.json").write_text(text)
