@@ -20,6 +20,7 @@ import tempfile
 import keras
 import numpy as np
 import tensorflow as tf
+from trainer.serving.signatures import TranslationModule
 
 from t2t_relpos import layers
 from t2t_relpos.models import PRESETS, CausalLM, Transformer
@@ -29,7 +30,6 @@ from trainer.config import RunConfig
 from trainer.export import export
 from trainer.import_t2t import import_checkpoint, write_checkpoint
 from trainer.model_dir import ModelDirectory
-from trainer.serving.signatures import TranslationModule
 from trainer.serving.translation_settings import TranslationSettings
 
 FOLDER = pathlib.Path(__file__).parent

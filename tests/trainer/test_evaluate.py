@@ -12,8 +12,8 @@ from trainer import atomic_files, evaluate, metrics
 from trainer.data import corpus, text_files
 from trainer.data.corpus import PairCorpus
 from trainer.model_dir import ModelDirectory
-from trainer.serving import model_versions, signatures
-from trainer.serving.signatures import TranslationSettings
+from trainer.serving import model_versions, translation_module
+from trainer.serving.translation_module import TranslationSettings
 from trainer.serving.translator import Translation
 from trainer.training import checkpoints
 
@@ -228,14 +228,14 @@ def test_settings_of_the_search_of_a_checkpoint(
         checkpoints, "make_transformer", lambda *given: calls.append(given) or model
     )
     monkeypatch.setattr(checkpoints, "read_weights", lambda path: f"weights of {path}")
-    monkeypatch.setattr(signatures, "FastTransformer", lambda transformer: transformer)
+    monkeypatch.setattr(translation_module, "FastTransformer", lambda transformer: transformer)
     monkeypatch.setattr(ModelDirectory, "load_tokenizers", lambda self: "tokenizer")
 
     def stop(*given):
         calls.append(given)
         raise ValueError("stop")
 
-    monkeypatch.setattr(signatures, "TranslationModule", stop)
+    monkeypatch.setattr(translation_module, "TranslationModule", stop)
     flags = *FILES.split(), *arguments, f"--model_dir={directory.path}", "--checkpoint=best"
     run.fails("stop", *flags)
     (opened, weights), given = calls

@@ -9,7 +9,7 @@ from programs import Program
 from t2t_relpos.decoding import score_tokens
 from trainer import export
 from trainer.model_dir import ModelDirectory
-from trainer.serving.signatures import TranslationModule, TranslationSettings
+from trainer.serving.translation_module import TranslationModule, TranslationSettings
 
 run = Program(export)
 

@@ -20,7 +20,7 @@ from trainer.import_t2t import (
     write_checkpoint,
 )
 from trainer.model_dir import ModelDirectory
-from trainer.serving.signatures import TranslationModule
+from trainer.serving.translation_module import TranslationModule
 
 RECORDED = Path(__file__).parents[1] / "reference/models"
 SMALL = "hidden_size=24,filter_size=40,num_heads=4,num_hidden_layers=2"

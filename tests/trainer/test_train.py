@@ -16,7 +16,7 @@ from t2t_relpos.models import PRESETS
 from trainer import train
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.model_dir import ModelDirectory
-from trainer.serving.signatures import TranslationModule, TranslationSettings
+from trainer.serving.translation_module import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translator
 from trainer.training.preparation import Preparation
 from trainer.training.training_run import TrainingRun

@@ -38,8 +38,8 @@ finally:
 # Modules that the program may import.
 MODULES = """
 tensorflow trainer trainer.atomic_files trainer.data trainer.data.corpus trainer.data.text_files
-trainer.data.text_report trainer.entry_point trainer.serving trainer.serving.model_versions
-trainer.serving.translator trainer.streams trainer.translate
+trainer.data.text_report trainer.entry_point trainer.errors trainer.serving
+trainer.serving.model_versions trainer.serving.translator trainer.streams trainer.translate
 """
 
 

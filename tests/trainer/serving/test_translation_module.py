@@ -14,7 +14,7 @@ from t2t_relpos.models import TransformerConfig
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.data.subword_tokenizer import SubwordTokenizer
 from trainer.data.tokenizer import Tokenizers
-from trainer.serving.signatures import TranslationModule, TranslationSettings
+from trainer.serving.translation_module import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translator
 
 
