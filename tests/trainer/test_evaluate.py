@@ -342,7 +342,7 @@ def test_output_is_unchanged_if_it_can_not_be_written(
 ):
     output = tmp_path / "out"
     output.write_text("before\n")
-    fill_disk(atomic_files, "flush")
+    fill_disk(atomic_files, "_flush")
     run.fails(
         rf"Expected a file that can be read or written. Received: {output} \(No space left on "
         r"device\). Free space",

@@ -1,8 +1,12 @@
 import gzip
 import io
+import os
+import pty
+import queue
 import re
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -121,6 +125,33 @@ def test_standard_streams(fake_model, monkeypatch, capsysbinary):
     assert re.fullmatch(
         r"4 sentences in \d+\.\d s: [\d.,]+ sentences per second, excluding model loading", rate
     )
+
+
+@pytest.mark.parametrize("typed", [[], [b"one"], [b"one", b"", b"\xff"]])
+def test_lines_typed_at_a_terminal_are_translated_at_once(fake_model, monkeypatch, typed):
+    ours, theirs = pty.openpty()
+    printed = queue.Queue()
+    screen = io.BytesIO()
+    screen.write = printed.put
+    seen = []
+
+    def type_lines():
+        try:
+            for line in typed:
+                os.write(ours, line + b"\n")
+                seen.append(printed.get(timeout=10))
+        finally:
+            os.write(ours, b"\x04")  # Ctrl-D
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(open(theirs, "rb")))
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(screen))
+    typist = threading.Thread(target=type_lines)
+    typist.start()
+    run("--saved_model=any")
+    typist.join()
+    os.close(ours)
+    assert seen == [line.upper() + b"\n" for line in typed]
+    sys.stdin.close()
 
 
 def test_warnings_have_the_numbers_of_truncated_lines(run_fake, capsys):
@@ -307,7 +338,7 @@ def test_interrupted_run_changes_no_file(run_fake, capsys, monkeypatch, tmp_path
 
 
 def test_full_disk_names_the_file(run_fake, capsys, monkeypatch, tmp_path, fill_disk):
-    fill_disk(atomic_files, "flush")
+    fill_disk(atomic_files, "_flush")
     message = rf"Received: {tmp_path}/out \(No space left on device\)\. Free space, then run the"
     with pytest.raises(SystemExit, match=message):
         run_fake(capsys, [b"a"])
