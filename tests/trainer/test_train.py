@@ -18,7 +18,7 @@ from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.model_dir import ModelDirectory
 from trainer.serving.translation_module import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translator
-from trainer.training.preparation import Preparation
+from trainer.training import preparation
 from trainer.training.training_run import TrainingRun
 
 FINISHED = {"checkpoint_every": 3, "evaluate_every": 4, "train_steps": 9}
@@ -93,7 +93,7 @@ def test_vocabulary_of_a_start_that_trained_nothing_is_compared_with_the_text(tm
     def prepare(*, is_chief=True, **settings):
         directory = ModelDirectory.create(tmp_path / "model")
         config = small_run.config(directory.path, **settings)
-        return Preparation(config, directory, is_chief=is_chief)
+        return preparation.prepare(config, directory, is_chief=is_chief)
 
     first = prepare()
     assert prepare().tokenizers.target.fingerprint == first.tokenizers.target.fingerprint
@@ -148,8 +148,8 @@ def test_vocabulary_of_a_failed_start_with_init_from_is_replaced(tmp_path, small
     directory = ModelDirectory.create(tmp_path / "model")
     inherited = dict.fromkeys(("preset", "vocab_size", "batch_tokens", "checkpoint_every"))
     tuned = small_run.config(directory.path, init_from=str(finished_run), **inherited)
-    assert Preparation(tuned, directory).tokenizers.target.vocab_size == 40
-    assert Preparation(small_run.config(directory.path, vocab_size=37), directory)
+    assert preparation.prepare(tuned, directory).tokenizers.target.vocab_size == 40
+    assert preparation.prepare(small_run.config(directory.path, vocab_size=37), directory)
     assert directory.load_tokenizer().vocab_size == 37
 
 
@@ -157,7 +157,7 @@ def test_vocabulary_without_config_is_not_left_behind(tmp_path, small_run, fill_
     directory = ModelDirectory.create(tmp_path / "model")
     fill_disk(ModelDirectory, "write_config")
     with pytest.raises(OSError, match="No space left"):
-        Preparation(small_run.config(directory.path), directory)
+        preparation.prepare(small_run.config(directory.path), directory)
     assert not directory.vocabulary_file().exists()
 
 
@@ -250,7 +250,7 @@ def test_run_with_two_distances_resumes_and_translates(tmp_path, small_run, eage
 
 def test_learned_positions_cover_max_length(tmp_path, small_run):
     config = small_run.config(tmp_path, position="learned", max_length=300)
-    prepared = Preparation(config, ModelDirectory.create(tmp_path))
+    prepared = preparation.prepare(config, ModelDirectory.create(tmp_path))
     assert prepared.architecture.max_length == 300
     assert ModelDirectory(tmp_path).read_config()["architecture"]["max_length"] == 300
 
@@ -338,7 +338,9 @@ def test_resumed_run_keeps_its_metric(tmp_path, small_run, finished, rerun, reco
     names = ("best_metric", "bleu_tokenize")
     run = {name: value for name, value in directory.read_run().items() if name not in names}
     directory.write_run(run | {"dev_bleu": True} | recorded)
-    prepare = lambda **settings: Preparation(small_run.config(finished, **settings), directory)
+    prepare = lambda **settings: preparation.prepare(
+        small_run.config(finished, **settings), directory
+    )
     settings = FINISHED | small_run.dev | {"keep_best": 1}
     kept = prepare(**settings).config
     assert (kept.best_metric, kept.bleu_tokenize) == (
@@ -368,7 +370,7 @@ def test_report_of_the_text(tmp_path, small_run, capsys):
     directory = ModelDirectory.create(tmp_path / "model")
     files = small_run.dev | {"train_target": str(tmp_path / "target")}
     files |= {"dev_target": str(tmp_path / "chinese"), "dev_bleu": True}
-    prepared = Preparation(small_run.config(directory.path, **files), directory)
+    prepared = preparation.prepare(small_run.config(directory.path, **files), directory)
     assert prepared.config.normalization == "nmt_nfkc" and prepared.config.byte_fallback is False
     lines = prepared.describe(SimpleNamespace(trainable_variables=[]), 1).splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("Training data: "))
