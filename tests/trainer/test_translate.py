@@ -258,32 +258,12 @@ def test_closed_output_pipe_is_no_error(exported_dir, tmp_path):
 @pytest.mark.parametrize(
     ("message", "arguments"),
     [
-        (
-            "Expected no --scores with --nbest, whose lines contain scores. Received: both. Leave "
-            "--scores out.",
-            ["--nbest=2", "--scores"],
-        ),
-        (
-            "Expected --alignments and --tokens to be files. Received: -, the standard output",
-            ["--alignments=-"],
-        ),
-        (
-            "Expected --tokens and --alignments to be different files. Received: ./a for both.",
-            ["--alignments=a", "--tokens=./a"],
-        ),
-        (
-            "Expected --output and --input to be different files. Received: link for both.",
-            ["--output=link"],
-        ),
-        (
-            r"Expected the directory of a SavedModel, .* Received: absent, which does not exist. "
-            "Write",
-            ["--saved_model=absent", "--output=out"],
-        ),
-        (
-            "Expected a text file at absent. Received: no such file. Check the path.",
-            ["--input=absent"],
-        ),
+        ("Expected no --scores with --nbest, whose lines contain", ["--nbest=2", "--scores"]),
+        ("Expected --alignments and --tokens to be files. Received: -, the", ["--alignments=-"]),
+        ("Expected --tokens and --alignments to be", ["--alignments=a", "--tokens=./a"]),
+        ("Expected --output and --input to be different files. Received:", ["--output=link"]),
+        ("Expected the directory of a SavedModel,", ["--saved_model=absent", "--output=out"]),
+        ("Expected a text file at absent. Received: no such file. Check the", ["--input=absent"]),
         ("Expected a text file at /. Received: a directory. Check the path.", ["--input=/"]),
     ],
 )
