@@ -1,15 +1,12 @@
-"""Writing of files and directories: atomically, through links, and to streams.
+"""Writing of files and directories: under a temporary name, flushed, then renamed.
 
-A file or directory is written under a temporary name, flushed, then renamed. Symbolic links are
-followed: the link stays, and the file that it refers to is replaced. A stream is a pipe, a device
-or a descriptor of a process, such as `/dev/stdout`. It is never replaced: bytes are written to it.
+Symbolic links are followed. Streams are opened and written: pipes, devices, and descriptors such as
+`/dev/stdout`.
 """
 
 import contextlib
-import ctypes
 import errno
 import glob
-import io
 import os
 import re
 import shutil
@@ -23,40 +20,38 @@ from typing import BinaryIO
 
 _SECONDS_PER_DAY = 86_400
 _STANDARD_STREAMS = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
-# Constants of renameat2, from Linux's fcntl.h and fs.h.
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 # How names of temporary directories start.
 _TEMPORARY = ".writing-"
 
 
 @contextlib.contextmanager
 def atomic_file(path: str | os.PathLike) -> Iterator[Path]:
-    """Replaces the file `path` atomically when the block ends without an error.
+    """Replaces the file `path` when the block ends without an error.
 
-    A link is followed, and a replaced file keeps its mode and owner. If `path` is a stream, the
-    content is written to it when the block ends, unless its reader has exited.
+    A stream receives the content when the block ends, unless its reader has exited.
 
     Yields:
-        A temporary path to write to, with the same name, in a temporary directory.
+        A temporary path to write to, with the same name.
     """
     with naming(path):
         if is_stream(path):
             with tempfile.TemporaryDirectory(prefix=_TEMPORARY) as directory:
-                temporary = Path(directory) / Path(path).name
-                yield temporary
-                with (
-                    contextlib.suppress(BrokenPipeError),
-                    open(temporary, "rb") as file,
-                    _open_stream(path) as stream,
-                ):
-                    shutil.copyfileobj(file, stream)
-        else:
-            target = _follow_links(path)
-            with _temporary_directory(target) as directory:
-                temporary = directory / target.name
-                yield temporary
-                flush(temporary)
-                _replace_file(temporary, target)
+                yield (temporary := Path(directory) / Path(path).name)
+                with contextlib.suppress(BrokenPipeError), _open_stream(path) as stream:
+                    stream.write(temporary.read_bytes())
+            return
+        target = Path(os.path.realpath(path))
+        with _temporary_directory(target) as directory:
+            yield (temporary := directory / target.name)
+            _flush(temporary)
+            try:
+                os.replace(temporary, target)
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    raise
+                # A mount point, such as a file that Docker mounts, can't be replaced.
+                shutil.copyfile(temporary, target)
+            _flush(target.parent)
 
 
 @contextlib.contextmanager
@@ -65,35 +60,13 @@ def output_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
 
     A stream receives the data whenever the file is flushed.
     """
-    # Errors that the block raises may be those of other files: only writes are named.
-    if is_stream(path):
-        with naming(path):
-            stream = _open_stream(path)
-        with stream:
-            yield stream
-        return
-    with contextlib.ExitStack() as stack:
-        with naming(path):
-            target = _follow_links(path)
-            temporary = stack.enter_context(_temporary_directory(target)) / target.name
-            opened = io.BufferedWriter(_NamedFile(temporary, path))
-        with opened:
-            yield opened
-        with naming(path):
-            flush(temporary)
-            _replace_file(temporary, target)
-
-
-class _NamedFile(io.FileIO):
-    """A file whose errors of writing name `path`."""
-
-    def __init__(self, file, path):
-        super().__init__(file, "wb")
-        self._path = path
-
-    def write(self, data):
-        with naming(self._path):
-            return super().write(data)
+    with naming(path):
+        if is_stream(path):
+            with _open_stream(path) as stream:
+                yield stream
+        else:
+            with atomic_file(path) as temporary, open(temporary, "wb") as file:
+                yield file
 
 
 def write_text(path: str | os.PathLike, text: str):
@@ -104,100 +77,72 @@ def write_text(path: str | os.PathLike, text: str):
 
 @contextlib.contextmanager
 def atomic_directory(path: str | os.PathLike) -> Iterator[Path]:
-    """Replaces the directory `path` atomically when the block ends without an error.
+    """Writes the directory `path` when the block ends without an error. Creates missing parents.
 
-    A link is followed. If the file system can't exchange two directories, an existing directory
-    is missing for a moment.
+    An existing directory is replaced, and missing for a moment.
 
     Yields:
-        An empty temporary directory next to the final one. Missing parents are created.
+        An empty temporary directory on the same file system.
     """
     with naming(path):
-        target = _follow_links(path)
+        target = Path(os.path.realpath(path))
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _temporary_directory(target) as temporary:
-            temporary.chmod(0o755)  # mkdtemp's 0700 would lock out other users
+        with _temporary_directory(target) as directory:
+            temporary = directory / "new"
+            temporary.mkdir()
             yield temporary
-            for entry in temporary.rglob("*"):
-                flush(entry)
-            flush(temporary)
-            _replace_directory(temporary, target)
-            flush(target.parent)
-
-
-def _replace_directory(temporary, target):
-    if not target.exists():
-        temporary.rename(target)
-        return
-    if not target.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-    _copy_mode(target, temporary)
-    if not _exchange(temporary, target):
-        with _temporary_directory(target) as old:
-            target.rename(old / target.name)
+            for entry in (*temporary.rglob("*"), temporary):
+                _flush(entry)
+            if target.is_dir():
+                target.rename(directory / "old")
             temporary.rename(target)
+            _flush(target.parent)
 
 
-def _exchange(one, other):
-    """Exchanges two directories atomically. Returns False if the system can't."""
-    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
-    if renameat2 is None:
-        return False
-    names = os.fsencode(one), os.fsencode(other)
-    return renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0
+def remove_directory(path: str | os.PathLike):
+    """Renames a directory, then removes it, so that no reader sees a partly removed directory."""
+    with naming(path), _temporary_directory(path) as temporary:
+        Path(path).rename(temporary / "old")
 
 
 def is_stream(path: str | os.PathLike) -> bool:
     """Returns whether a path is a pipe, a device or a descriptor of this process."""
-    return _descriptor(path) is not None or (
-        os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
-    )
+    if _descriptor(path) is not None:
+        return True
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def _descriptor(path):
     """Returns the descriptor that `path` names, such as 1 for /dev/stdout, or None."""
-    path = os.path.abspath(path)
-    found = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", path)
-    return int(found[1]) if found else _STANDARD_STREAMS.get(path)
+    found = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", os.fspath(path))
+    return int(found[1]) if found else _STANDARD_STREAMS.get(os.fspath(path))
 
 
 def _open_stream(path):
-    """Opens a stream. A descriptor is written at its position, and its file is not truncated."""
     descriptor = _descriptor(path)
     if descriptor is None:
-        return io.BufferedWriter(_NamedFile(path, path))
-    for printed in (sys.stdout, sys.stderr):
-        printed.flush()
-    return io.BufferedWriter(_NamedFile(os.dup(descriptor), path))
+        return open(path, "wb")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Opened by its path, a log to which the output is appended would be truncated, and a pipe whose
+    # reader has exited would block.
+    return open(os.dup(descriptor), "wb")
 
 
-def _follow_links(path):
-    """Returns the path of the file or directory that `path` refers to. It may not exist yet."""
-    target = Path(os.path.realpath(path))
-    if target.is_symlink():
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-    return target
-
-
-def _replace_file(temporary, target):
-    _copy_mode(target, temporary)
-    try:
-        os.replace(temporary, target)
-    except OSError as error:
-        if error.errno != errno.EBUSY:
-            raise
-        # A mount point, such as a file that Docker mounts, can be written but not replaced.
-        shutil.copyfile(temporary, target)
-    flush(target.parent)
-
-
-def _copy_mode(source, target):
-    """Copies mode and owner of a file or directory, if it exists."""
-    with contextlib.suppress(FileNotFoundError):
-        status = source.stat()
-        with contextlib.suppress(PermissionError):
-            os.chown(target, status.st_uid, status.st_gid)
-        target.chmod(stat.S_IMODE(status.st_mode))
+def check_writable(path: str | os.PathLike):
+    """Raises OSError if a file can't be written. The file is not changed, and no pipe is opened."""
+    with naming(path):
+        if os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if os.path.exists(path) and not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        if not is_stream(path):
+            with _temporary_directory(path):
+                pass
 
 
 @contextlib.contextmanager
@@ -216,30 +161,12 @@ def naming(path):
 @contextlib.contextmanager
 def _temporary_directory(path):
     """Yields a new directory next to `path`. Removes those of killed processes after a day."""
+    path = Path(os.path.realpath(path))
     prefix = path.stem[:40]  # the longest name of a file has 255 bytes
     remove_leftovers(path.parent, f"{prefix}-", seconds=_SECONDS_PER_DAY)
     names = {"prefix": f"{_TEMPORARY}{prefix}-", "dir": path.parent}
     with tempfile.TemporaryDirectory(**names, ignore_cleanup_errors=True) as directory:
         yield Path(directory)
-
-
-def check_writable(path: str | os.PathLike):
-    """Raises OSError if a file can't be written. The file is not changed, and no pipe is opened."""
-    with naming(path):
-        if os.path.isdir(path):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if os.path.exists(path) and not os.access(path, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        if not is_stream(path):
-            with _temporary_directory(_follow_links(path)):
-                pass
-
-
-def remove_directory(path: str | os.PathLike):
-    """Renames a directory, then removes it, so that no reader sees a partly removed directory."""
-    path = Path(path)
-    with naming(path), _temporary_directory(path) as temporary:
-        path.rename(temporary / path.name)
 
 
 def remove_leftovers(directory: str | os.PathLike, name: str = "", seconds: float = 0.0):
@@ -259,7 +186,7 @@ def remove_leftovers(directory: str | os.PathLike, name: str = "", seconds: floa
                 shutil.rmtree(entry, ignore_errors=True)
 
 
-def flush(path: Path):
+def _flush(path):
     """Flushes a file, or the list of entries of a directory, to disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

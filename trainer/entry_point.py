@@ -1,4 +1,4 @@
-"""The start and the end of all programs: flags, TensorFlow's import, and errors as exit codes.
+"""The start of all programs: flags, and TensorFlow's import. Their ends are in `errors.py`.
 
 `--help` must not wait for TensorFlow. The top level of a program therefore imports only modules
 that import neither TensorFlow nor Keras. All other modules are imported inside functions.
@@ -7,13 +7,11 @@ that import neither TensorFlow nor Keras. All other modules are imported inside 
 import contextlib
 import ctypes
 import difflib
-import errno
 import functools
 import importlib
 import logging
 import os
 import runpy
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -23,6 +21,7 @@ from absl import app, flags
 from absl import logging as absl_logging
 
 from trainer import streams
+from trainer.errors import errors_as_exit_codes, printing_results
 
 # The flags belong to the program that defines them, so that its --help lists them.
 flags.disclaim_key_flags()
@@ -184,66 +183,6 @@ def run(
         with errors_as_exit_codes(name), contextlib.suppress(BrokenPipeError):
             import_tensorflow()
             program(values)
-
-
-@contextlib.contextmanager
-def printing_results(name: str) -> Iterator[None]:
-    """Runs the block to its end, although the standard output can't be written.
-
-    If its reader has exited, lines are dropped. After other errors, lines go to the standard error,
-    and the program ends with one line there and the exit code 1.
-
-    Args:
-        name: name of the program, such as `trainer.export`.
-    """
-    with streams.as_results() as results:
-        yield
-    if results.has_failed:
-        reason = getattr(results.error, "strerror", None) or results.error
-        sys.exit(
-            f"{name}: Expected the standard output to be writable. Received: {reason}. The program "
-            "has completed, and its output is above, on the standard error."
-        )
-
-
-@contextlib.contextmanager
-def errors_as_exit_codes(
-    name: str, errors: tuple = (ValueError,), remedy: Callable[[], str] = lambda: ""
-) -> Iterator[None]:
-    """Ends the program with one line on stderr, without a traceback, if the block raises an error.
-
-    The exit code is 1 for errors, and that of `exit_interrupted` after Ctrl-C.
-
-    Args:
-        name: name of the program, such as `trainer.export`.
-        errors: classes of errors in addition to OSError. Other errors have a traceback.
-        remedy: function that returns what to do after an interruption or an OSError.
-    """
-    try:
-        yield
-    except errors as error:
-        sys.exit(f"{name}: {error}")
-    except OSError as error:
-        sys.exit(f"{name}: {_describe(error, remedy())}")
-    except KeyboardInterrupt:
-        exit_interrupted(name, signal.SIGINT, remedy())
-
-
-def exit_interrupted(name: str, received: signal.Signals, remedy: str):
-    """Ends the program with the exit code by which shells report a signal."""
-    print(f"\n{name}: interrupted. {remedy}".rstrip(), file=sys.stderr)
-    sys.exit(128 + received)
-
-
-def _describe(error, remedy):
-    received = error if error.filename is None else f"{error.filename} ({error.strerror})"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        remedy = f". {remedy}" if remedy else ", then run the same command again."
-        remedy = f"Free space{remedy}"
-    elif error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR):
-        remedy = "Check the path."
-    message = f"Expected a file that can be read or written. Received: {received}. {remedy}"
-    return message.rstrip()
 
 
 def run_console_script():

@@ -160,7 +160,11 @@ def _load(values):
 
 def _load_model_dir(values):
     from trainer.model_dir import TRANSLATION, ModelDirectory
-    from trainer.serving.signatures import FastTransformer, TranslationModule, TranslationSettings
+    from trainer.serving.translation_module import (
+        FastTransformer,
+        TranslationModule,
+        TranslationSettings,
+    )
     from trainer.serving.translation_settings import longest_input
     from trainer.serving.translator import Translator
     from trainer.training import checkpoints

@@ -116,7 +116,7 @@ def _module(directory, settings, precision):
         has_text = directory.tokenizer_kind != "none"
         tokenizer = directory.load_tokenizer() if has_text else None
         return LanguageModule(directory.load_model(), tokenizer, settings)
-    from trainer.serving.signatures import TranslationModule
+    from trainer.serving.translation_module import TranslationModule
 
     return TranslationModule.from_model_dir(directory.path, settings, precision)
 

@@ -2,8 +2,8 @@
 
     python -m trainer.export_ctranslate2 --model_dir=runs/NAME --output_dir=ctranslate2/NAME
 
-Requires the package ctranslate2: pip install '.[ctranslate2]'. The search of CTranslate2 differs
-from ours as follows:
+Requires the package ctranslate2: pip install 't2t-relpos[ctranslate2]'. The search of CTranslate2
+differs from ours as follows:
 
     length_penalty        divides the log-probability by `length ** length_penalty`; ours divides it
                           by `((5 + length) / 6) ** alpha`. Both count EOS. For lengths of about L,
@@ -29,7 +29,7 @@ from pathlib import Path
 
 from absl import app, flags
 
-from trainer import atomic_files, entry_point
+from trainer import atomic_files, entry_point, errors
 from trainer.model_dir import TRANSLATION, ModelDirectory
 from trainer.serving.translation_settings import longest_input
 
@@ -72,13 +72,8 @@ def export(
             f"Expected --quantization to be one of {', '.join(QUANTIZATIONS)}. Received: "
             f"{quantization!r}."
         )
-    try:
+    with errors.requiring("ctranslate2", "ctranslate2"):
         from trainer.serving.ctranslate2_spec import build
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            "Expected the package ctranslate2. Received: an environment without it. Install it: "
-            "pip install '.[ctranslate2]'."
-        ) from error
     output = Path(output_dir)
     _check_destination(output, force)
     directory = ModelDirectory.open(model_dir, TRANSLATION)

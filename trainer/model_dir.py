@@ -16,15 +16,15 @@ This module has the paths of these files, and formats and checks of the first fo
 """
 
 import contextlib
-import fcntl
+import errno
 import hashlib
 import json
 import os
 import shutil
-import socket
 import zipfile
 from pathlib import Path
 
+import filelock
 from absl import logging
 
 from trainer import atomic_files
@@ -103,7 +103,7 @@ class ModelDirectory:
             # `Path.mkdir` fails for a link to a folder that does not exist.
             os.makedirs(os.path.realpath(path), exist_ok=True)
             if lock:
-                directory._lock = DirectoryLock(directory.path)
+                directory._acquire_lock()
             # The file needs content: on a full disk, an empty file can still be created.
             atomic_files.write_text(directory.path / "writable", "content")
             (directory.path / "writable").unlink()
@@ -118,11 +118,41 @@ class ModelDirectory:
             atomic_files.remove_leftovers(folder)
         return directory
 
+    def _acquire_lock(self):
+        lock = self._new_lock()
+        try:
+            lock.acquire()
+        except filelock.Timeout as error:
+            raise ValueError(
+                "Expected a model directory that no other process is using. Received: "
+                f"{self.path}, locked by another process. Wait until it ends, or choose another "
+                "--model_dir."
+            ) from error
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
+                raise
+            # Some network file systems do not support locks.
+            logging.warning("%s can't be locked: %s", self.path, error.strerror)
+        self._lock = lock
+
     def unlock(self):
-        """Releases the lock, and removes the directory if it has no other file."""
-        if self._lock is not None:
+        """Releases the lock, and removes the directory if it has no other file.
+
+        Does not raise: the directory may have been deleted, and an error would hide another one.
+        """
+        if self._lock is None:
+            return
+        with contextlib.suppress(OSError):
             self._lock.release()
-            self._lock = None
+        self._lock = None
+        with contextlib.suppress(OSError):
+            # Another run may have deleted the directory and created it again.
+            if os.listdir(self.path) == [LOCK_NAME]:
+                with self._new_lock():
+                    shutil.rmtree(self.path)
+
+    def _new_lock(self):
+        return filelock.FileLock(self.path / LOCK_NAME, blocking=False)
 
     @property
     def is_configured(self) -> bool:
@@ -451,55 +481,3 @@ def _read_json(path):
             f"Expected a JSON object. Received: {path}, which is not one ({error}). Restore the "
             "file, or train in another --model_dir."
         ) from error
-
-
-class DirectoryLock:
-    """A locked file `.lock` in a directory. The lock is released when the process ends.
-
-    Args:
-        directory: an existing directory.
-
-    Raises:
-        ValueError: if another process has locked it.
-        OSError: if the directory can't be written.
-    """
-
-    def __init__(self, directory: Path):
-        self._directory = directory
-        self._file = directory / LOCK_NAME
-        self._descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            self._lock()
-            os.ftruncate(self._descriptor, 0)
-            owner = f"process {os.getpid()} on {socket.gethostname()}"
-            os.write(self._descriptor, owner.encode())
-        except BaseException:
-            os.close(self._descriptor)
-            raise
-
-    def _lock(self):
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            owner = os.read(self._descriptor, 1000).decode(errors="replace").strip()
-            raise ValueError(
-                "Expected a model directory that no other process is using. Received: "
-                f"{self._directory}, locked by {owner or 'another process'}. Wait until it ends, "
-                "or choose another --model_dir."
-            ) from error
-        except OSError as error:
-            # Some network file systems do not support locks.
-            logging.warning("%s can't be locked: %s", self._directory, error.strerror)
-
-    def release(self):
-        """Releases the lock, and removes the directory if it has no other file.
-
-        Does not raise: the directory may have been deleted, and an error would hide another one.
-        """
-        with contextlib.suppress(OSError):
-            # Another run may have created the directory again.
-            is_ours = os.path.samestat(os.stat(self._file), os.fstat(self._descriptor))
-            if is_ours and os.listdir(self._directory) == [LOCK_NAME]:
-                shutil.rmtree(self._directory)
-        with contextlib.suppress(OSError):
-            os.close(self._descriptor)

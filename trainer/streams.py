@@ -6,7 +6,6 @@ the disk has no space for are written to the standard error.
 """
 
 import contextlib
-import itertools
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,6 @@ _NAMES = {
     "stderr": "the standard error",
 }
 STANDARD = "-"
-PROMPT = "> "
 
 
 def prepare():
@@ -245,37 +243,19 @@ def lines(source: BinaryIO, path: str) -> Iterator[bytes]:
     Raises:
         ValueError: if the first two lines are not text.
     """
-    source, start = iter(source), b""
+    name = _NAMES["stdin"] if path == STANDARD else path
     # A line is yielded before the next is read, because a program may wait for its translation.
-    for line in itertools.islice(source, 2):
-        start += line
-        check_format(start, "the standard input" if path == STANDARD else path)
-        yield from read_lines([line])
-    yield from read_lines(source)
+    with atomic_files.naming(name):
+        yield from read_lines(_with_checked_start(source, name))
 
 
-def typed_lines() -> Iterator[bytes]:
-    """Prompts for lines on the terminal of the standard input until Ctrl-D.
-
-    Lines can be edited and recalled if Python has readline. If the standard output is not a
-    terminal, the prompt is written to the standard error, so that the output contains only
-    translations.
-
-    Yields:
-        Each line without the line end, in the encoding of the terminal.
-    """
-    with contextlib.suppress(ImportError):
-        import readline  # noqa: F401  (input() edits lines once it is imported)
-    sys.stdin.reconfigure(errors="surrogateescape")
-    prompted = sys.stdout if sys.stdout.isatty() else sys.stderr
-    while True:
-        try:
-            with contextlib.redirect_stdout(prompted):
-                line = input(PROMPT)
-        except EOFError:
-            print(file=prompted)
-            return
-        yield line.encode(sys.stdin.encoding, "surrogateescape")
+def _with_checked_start(source, name):
+    start = b""
+    for number, line in enumerate(source):
+        if number < 2:
+            start += line
+            check_format(start, name)
+        yield line
 
 
 def check_files(flags: dict[str, str]):

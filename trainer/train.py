@@ -11,7 +11,7 @@ import os
 
 from absl import app, flags
 
-from trainer import config, entry_point, streams
+from trainer import config, entry_point, errors, streams
 from trainer.config import RunConfig
 
 _NAME = "trainer.train"
@@ -46,19 +46,19 @@ def _train(config):
     from trainer.training.strategy import WorkerLostError
     from trainer.training.training_run import TrainingRun
 
-    with entry_point.errors_as_exit_codes(_NAME, (ValueError, WorkerLostError), _how_to_rerun):
+    with errors.errors_as_exit_codes(_NAME, (ValueError, WorkerLostError), _how_to_rerun):
         run = TrainingRun(config)
         if run.worker_group.is_chief:
             print(run.describe(), flush=True)
             print(_progress(run.step, run.config.train_steps), flush=True)
-    errors = NotFiniteError, WorkerLostError
-    with entry_point.errors_as_exit_codes(_NAME, errors, run.how_to_resume):
+    known = NotFiniteError, WorkerLostError
+    with errors.errors_as_exit_codes(_NAME, known, run.how_to_resume):
         try:
             run.fit()
         finally:
             run.directory.unlock()
         if run.signal is not None:
-            entry_point.exit_interrupted(_NAME, run.signal, run.how_to_resume())
+            errors.exit_interrupted(_NAME, run.signal, run.how_to_resume())
     if run.worker_group.is_chief:
         print(run.summary())
 
@@ -70,8 +70,8 @@ def dry_run(config: RunConfig):
         SystemExit: with a message, if the settings, the data or the model directory are invalid, or
             the standard output can't be written.
     """
-    errors = entry_point.errors_as_exit_codes(_NAME, remedy=_how_to_rerun)
-    with entry_point.printing_results(_NAME), errors:
+    as_exit_codes = errors.errors_as_exit_codes(_NAME, remedy=_how_to_rerun)
+    with errors.printing_results(_NAME), as_exit_codes:
         entry_point.import_tensorflow()
         from trainer.training.dry_run import forecast
 
@@ -92,10 +92,10 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
     """Runs the program with parsed flags; `argv` is the command line without them."""
     entry_point.reject_arguments(argv)
     streams.prepare()
-    with entry_point.errors_as_exit_codes(_NAME):
+    with errors.errors_as_exit_codes(_NAME):
         settings = RunConfig.from_flags(values)
         settings.resolve()  # Reports errors now, because importing TensorFlow takes seconds.
-    with entry_point.errors_as_exit_codes(_NAME, (), _how_to_rerun):
+    with errors.errors_as_exit_codes(_NAME, (), _how_to_rerun):
         (dry_run if values["dry_run"].value else train)(settings)
 
 

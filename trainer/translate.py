@@ -5,8 +5,8 @@
     python -m trainer.translate --saved_model=saved_models/NAME
 
 Line i of the output is the translation of line i of the input. Only one window of lines is held in
-memory. If the input is a terminal, the program prompts for lines. Bytes that are not UTF-8 are read
-as U+FFFD, with a warning. The program requires only TensorFlow, TensorFlow Text and tqdm.
+memory; if the input is a terminal, one line, until Ctrl-D. Bytes that are not UTF-8 are read as
+U+FFFD, with a warning. The program requires only TensorFlow, TensorFlow Text and tqdm.
 
 FILE appears when it is complete. An existing FILE is replaced. On a terminal, a progress bar shows
 the number of translated sentences. To interrupt and continue long translations, split the input,
@@ -199,10 +199,9 @@ def _warn_of_invalid_bytes(lines):
 
 
 def _translate_stream(values, source, call):
-    """Translates a file or a pipe, or lines typed at a terminal."""
+    """Translates a file, a pipe, or lines typed at a terminal, each of them at once."""
     is_typed = source.isatty()
-    lines = streams.typed_lines() if is_typed else streams.lines(source, values.input)
-    lines = _warn_of_invalid_bytes(lines)
+    lines = _warn_of_invalid_bytes(streams.lines(source, values.input))
     window = 1 if is_typed else values.window
     formatters = _line_formatters(values)
     with streams.writing([values[name].value for name in formatters]) as files:

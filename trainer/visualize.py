@@ -6,7 +6,7 @@
 --output is an HTML page that works offline. For every layer and head it shows the attention
 weights, the content and position parts of the logits, and the norms of the relative-position tables
 by distance. --plots writes plots of the learning curves and the table norms, as HTML files that
-also work offline.
+also work offline. Requires Plotly: pip install 't2t-relpos[visualize]'.
 """
 
 import functools
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from absl import app, flags
 
-from trainer import atomic_files, entry_point
+from trainer import atomic_files, entry_point, errors
 from trainer.model_dir import TRANSLATION, ModelDirectory
 
 
@@ -77,6 +77,8 @@ def _run(values):
     from trainer.training import checkpoints
 
     _check_flags(values)
+    with errors.requiring("plotly", "visualize"):
+        import plotly  # noqa: F401
     directory = ModelDirectory.open(values.model_dir, TRANSLATION)
     transformer = checkpoints.load_model(directory, values.checkpoint)
     if values.output is not None:

@@ -15,7 +15,7 @@ from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.data.tokenizer import EOS_ID
 from trainer.export import export
 from trainer.model_dir import ModelDirectory
-from trainer.serving.signatures import TranslationModule
+from trainer.serving.translation_module import TranslationModule
 from trainer.serving.translation_settings import TranslationSettings
 
 ALPHA = 0.6

@@ -27,7 +27,7 @@ from absl import app, flags
 
 from t2t_relpos import CausalLM
 from t2t_relpos.models import TransformerConfig
-from trainer import atomic_files, entry_point
+from trainer import atomic_files, errors
 
 VOICES, STEPS_PER_BEAT = 4, 4
 REST, LOWEST_KEY, HIGHEST_KEY = 2, 36, 81
@@ -164,7 +164,7 @@ def format_table(results):
     return "\n".join(lines)
 
 
-@entry_point.printing_results("music.chorales")
+@errors.printing_results("music.chorales")
 def main(argv):
     unknown = ", ".join(set(FLAGS.positions) - set(POSITIONS))
     if unknown or len(argv) > 1:

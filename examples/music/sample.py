@@ -18,7 +18,7 @@ from examples.music import performance
 from t2t_relpos import CausalLM
 from t2t_relpos.decoding import TopPSampler
 from t2t_relpos.t2t import config_from_hparams, load_t2t_weights, parse_hparams
-from trainer import atomic_files, entry_point, import_t2t
+from trainer import atomic_files, errors, import_t2t
 
 FLAGS = flags.FLAGS
 
@@ -79,7 +79,7 @@ def write_picture(path, notes, primer):
     print(f"Wrote {path}")
 
 
-@entry_point.printing_results("music.sample")
+@errors.printing_results("music.sample")
 def main(argv):
     try:
         if FLAGS.picture and importlib.util.find_spec("matplotlib") is None:

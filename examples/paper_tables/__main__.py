@@ -32,7 +32,7 @@ from examples.paper_tables.datasets import Dataset
 from examples.paper_tables.scoring import score_trial
 from examples.paper_tables.trial import Trial, TrialError
 from examples.paper_tables.variants import EXPERIMENTS, make_variants
-from trainer import atomic_files, entry_point, setting_flags
+from trainer import atomic_files, errors, setting_flags
 from trainer.config import RunConfig
 from trainer.recipes import RECIPES
 
@@ -123,7 +123,7 @@ def _exit_on_signal(received, frame):
     sys.exit(128 + received)
 
 
-@entry_point.printing_results("paper_tables")
+@errors.printing_results("paper_tables")
 def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
     """Runs the program with parsed flags; `argv[1]` is the experiment."""
     signal.signal(signal.SIGTERM, _exit_on_signal)

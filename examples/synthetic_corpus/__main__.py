@@ -12,7 +12,7 @@ from pathlib import Path
 from absl import app
 
 from examples.synthetic_corpus import SPLITS, generate
-from trainer import atomic_files, entry_point
+from trainer import atomic_files, errors
 
 
 def write_split(folder, split, size=None):
@@ -21,7 +21,7 @@ def write_split(folder, split, size=None):
         atomic_files.write_text(Path(folder) / f"{split}.{language}", "\n".join(lines) + "\n")
 
 
-@entry_point.printing_results("synthetic_corpus")
+@errors.printing_results("synthetic_corpus")
 def main(argv):
     """Runs the program; `argv[1]` is the folder."""
     if len(argv) != 2:

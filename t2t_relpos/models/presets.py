@@ -1,66 +1,79 @@
 """Architectures by name. Training recipes are in the trainer.
 
-`shaw_*` are those of Shaw et al. 2018, section 4.1. Settings that the paper does not specify
-(position of the normalization, tied embeddings, attention dropout) are from tensor2tensor's
-transformer_base_v1 and transformer_big. The others except `tiny` are tensor2tensor's hparams sets
-of the same names.
+The architectures of tensor2tensor are those of its hparams sets of the same names, in
+`t2t_relpos/t2t/hparams_sets.json`. `shaw_*` are those of Shaw et al. 2018, section 4.1. Settings
+that the paper does not specify (position of the normalization, tied embeddings, attention dropout)
+are from tensor2tensor's transformer_base_v1 and transformer_big.
 """
 
-_BASE = {
-    "num_encoder_layers": 6,
-    "num_decoder_layers": 6,
-    "hidden_dim": 512,
-    "intermediate_dim": 2048,
-    "num_heads": 8,
-    "position": "sinusoidal",
-    "normalize_first": True,
-    "tie_embeddings": True,
-    "dropout": 0.1,
-    "attention_dropout": 0.1,
-    "activation_dropout": 0.1,
+import json
+import pathlib
+
+# The module `t2t_relpos.t2t.hparams_sets` reads the same file. `t2t` imports `models`.
+_FILE = pathlib.Path(__file__).parents[1] / "t2t" / "hparams_sets.json"
+_HPARAMS = json.loads(_FILE.read_text("utf-8"))
+_FIELDS = {
+    "num_encoder_layers": "num_hidden_layers",
+    "num_decoder_layers": "num_hidden_layers",
+    "hidden_dim": "hidden_size",
+    "intermediate_dim": "filter_size",
+    "num_heads": "num_heads",
+    "tie_embeddings": "shared_embedding_and_softmax_weights",
+    "dropout": "layer_prepostprocess_dropout",
+    "attention_dropout": "attention_dropout",
+    "activation_dropout": "relu_dropout",
 }
-_TINY = {
-    "num_encoder_layers": 2,
-    "num_decoder_layers": 2,
-    "hidden_dim": 128,
-    "intermediate_dim": 512,
-    "num_heads": 4,
-}
-_BIG = {
-    "hidden_dim": 1024,
-    "intermediate_dim": 4096,
-    "num_heads": 16,
-    "dropout": 0.3,
-}
-_RELATIVE = {"position": "relative", "max_relative_position": 20, "share_heads": True}
-# transformer_base_v1: post-norm, dropout of sublayer outputs only.
-_V1 = {"normalize_first": False, "attention_dropout": 0.0, "activation_dropout": 0.0}
+
+
+def _hparams(name):
+    """Returns the hparams of a set that describe the architecture."""
+    if name == "transformer_base":
+        return _HPARAMS["architecture"]
+    base, differences = _HPARAMS["sets"][name]
+    return {**_hparams(base), **differences}
+
+
+def _architecture(name):
+    """Returns the fields of `TransformerConfig` that an hparams set describes."""
+    hparams = _hparams(name)
+    settings = {field: hparams[key] for field, key in _FIELDS.items()}
+    settings["normalize_first"] = hparams["layer_preprocess_sequence"] == "n"
+    settings["position"] = "sinusoidal"
+    if hparams["self_attention_type"] == "dot_product_relative":
+        settings["position"] = "relative"
+        settings["max_relative_position"] = hparams["max_relative_position"]
+        settings["share_heads"] = True
+    return settings
+
 
 PRESETS = {
     "shaw_base": {
-        **_BASE,
-        **_V1,
+        **_architecture("transformer_base_v1"),
         "intermediate_dim": 1024,
         "position": "relative",
         "max_relative_position": 16,
         "share_heads": False,
     },
     "shaw_big": {
-        **_BASE,
-        **_BIG,
+        **_architecture("transformer_big"),
         "position": "relative",
         "max_relative_position": 8,
         "share_heads": True,
     },
-    "transformer_base": _BASE,
-    "transformer_base_v1": {**_BASE, **_V1},
-    "transformer_big": {**_BASE, **_BIG},
-    "transformer_tiny": {**_BASE, **_TINY},
-    "transformer_relative": {**_BASE, **_RELATIVE},
-    "transformer_relative_tiny": {**_BASE, **_TINY, **_RELATIVE},
-    "transformer_relative_big": {**_BASE, **_BIG, **_RELATIVE},
+    **{
+        name: _architecture(name)
+        for name in (
+            "transformer_base",
+            "transformer_base_v1",
+            "transformer_big",
+            "transformer_tiny",
+            "transformer_relative",
+            "transformer_relative_tiny",
+            "transformer_relative_big",
+        )
+    },
     "tiny": {
-        **_BASE,
+        **_architecture("transformer_base"),
         "num_encoder_layers": 4,
         "num_decoder_layers": 4,
         "hidden_dim": 128,

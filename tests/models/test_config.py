@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from t2t_relpos.models import PRESETS, TransformerConfig
+from t2t_relpos.t2t import SETS, config_from_hparams, parse_hparams
 
 
 @pytest.mark.parametrize("preset", sorted(PRESETS))
@@ -12,6 +13,15 @@ def test_presets_are_valid_and_round_trip_through_json(preset):
     config = TransformerConfig.from_preset(preset, vocab_size=101)
     assert "vocab_size" not in PRESETS[preset]
     assert TransformerConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_presets_are_the_hparams_sets_of_the_same_names():
+    names = PRESETS.keys() & SETS.keys()
+    assert PRESETS.keys() - names == {"shaw_base", "shaw_big", "tiny"} and len(names) == 7
+    for name in names:
+        config = config_from_hparams(parse_hparams(name), vocab_size=7)
+        assert PRESETS[name] == {key: getattr(config, key) for key in PRESETS[name]}, name
+        assert ("max_relative_position" in PRESETS[name]) == config.relative
 
 
 SIZES = (

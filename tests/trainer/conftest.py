@@ -114,7 +114,7 @@ def tokenizer(trained_model_dir):
 
 
 def _make_module(model_dir, max_input_length=MAX_INPUT_LENGTH, **settings):
-    from trainer.serving.signatures import TranslationModule, TranslationSettings
+    from trainer.serving.translation_module import TranslationModule, TranslationSettings
 
     settings = TranslationSettings(max_input_length=max_input_length, **settings)
     return TranslationModule.from_model_dir(model_dir, settings)

@@ -134,14 +134,8 @@ def test_program_writes_a_model_directory(flag, steps, directory, tmp_path, caps
         (["--steps=3,4,5"], "Expected a checkpoint of .* Received: '5', with checkpoints of"),
         (["--steps=3,3"], "Expected different steps. Received: --steps=3,3."),
         (["--steps=9,best"], "Expected different steps. Received: --steps=9,best."),
-        (
-            ["--last=2", "--output_dir=."],
-            "Expected an --output_dir that does not exist. Received: ., which exists.",
-        ),
-        (
-            ["--last=2", f"--output_dir={__file__}/out"],
-            r"Expected a file that can be read or written. Received: .*\.py \(File exists\).",
-        ),
+        (["--last=2", "--output_dir=."], "Expected an --output_dir that does not exist."),
+        (["--last=2", f"--output_dir={__file__}/out"], "Expected a file that can be read or"),
     ],
 )
 def test_invalid_flags_of_the_program_raise(flags, message, with_best, tmp_path):

@@ -194,10 +194,7 @@ def test_positions_equal_those_of_the_model():
 @pytest.mark.parametrize(
     ("preset", "message"),
     [
-        (
-            "tyni",
-            "Expected preset to be one of shaw_base, .*, tiny. Received: tyni. Did you mean tiny",
-        ),
+        ("tyni", "Expected preset to be one of shaw_base, .*, tiny. Received: tyni. Did you"),
         (None, "Received: none. Give one with --preset"),
     ],
 )
@@ -216,54 +213,20 @@ def test_resolve_makes_paths_absolute(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            {"model_dir": None},
-            "Expected a directory for the model. Received: none. Give one with --model_dir",
-        ),
-        (
-            {"data": None},
-            "Expected training data. Received: none. Give --train_source and --train_target, or "
-            "--data=",
-        ),
-        (
-            {"data": "files"},
-            "Expected training data. Received: none. Give --train_source and --train_target, or ",
-        ),
-        (
-            {"train_source": "x"},
-            "Expected train_source and train_target together. Received: one of .*--train_target",
-        ),
-        (
-            {"dev_target": "x"},
-            "Expected dev_source and dev_target together. Received: one of .* Give --dev_source",
-        ),
-        (
-            TEXT | {"data": "any"},
-            "Expected no train_source with data='any'. Received: 'x'",
-        ),
-        (
-            {"dev_source": "x", "dev_target": "y"},
-            "Expected no dev_source with data='any'. Received: 'x'",
-        ),
+        ({"model_dir": None}, "Expected a directory for the model. Received: none. Give one"),
+        ({"data": None}, "Expected training data. Received: none. Give --train_source and"),
+        ({"data": "files"}, "Expected training data. Received: none. Give --train_source and"),
+        ({"train_source": "x"}, "Expected train_source and train_target together. Received: one"),
+        ({"dev_target": "x"}, "Expected dev_source and dev_target together. Received: one of"),
+        (TEXT | {"data": "any"}, "Expected no train_source with data='any'. Received: 'x'"),
+        ({"dev_source": "x", "dev_target": "y"}, "Expected no dev_source with data='any'."),
         (TEXT | {"direction": "en-de"}, "Expected no direction with text files"),
-        (
-            TEXT | {"data_dir": "d"},
-            "Expected no data_dir with text files. Received: 'd'. Leave one of them out.",
-        ),
+        (TEXT | {"data_dir": "d"}, "Expected no data_dir with text files. Received: 'd'. Leave"),
         ({"train_steps": 0}, "Expected train_steps to be at least 1. Received: 0"),
         ({"dropout": 1.0}, "Expected dropout to be below 1.0. Received: 1.0"),
-        (
-            {"label_smoothing": float("nan")},
-            "Expected label_smoothing to be at least 0.0. Received: nan",
-        ),
-        (
-            {"strategy": "both"},
-            "Expected strategy to be one of auto, one, mirrored, multiworker. Received: 'both'",
-        ),
-        (
-            {"position": "relatve"},
-            "Expected position to be one of relative, .*Received: 'relatve'",
-        ),
+        ({"label_smoothing": float("nan")}, "Expected label_smoothing to be at least 0.0."),
+        ({"strategy": "both"}, "Expected strategy to be one of auto, one, mirrored,"),
+        ({"position": "relatve"}, "Expected position to be one of relative, .*Received:"),
         ({"seed": "1"}, "Expected seed to be of type int. Received: '1'"),
         ({"seed": True}, "Expected seed to be of type int. Received: True"),
         ({"seed": None}, "Expected seed to be of type int. Received: None"),
@@ -275,10 +238,7 @@ def test_resolve_makes_paths_absolute(tmp_path, monkeypatch):
             )
             for value in ("64,8", (64,), (1, 2, 3), [1, 2, 3], (), (1.5, 2), (True, 2), True, 1.5)
         ),
-        (
-            {"max_relative_position": (-1, 8)},
-            r"Expected max_relative_position to be at least 0\. Received: \(-1, 8\)\.",
-        ),
+        ({"max_relative_position": (-1, 8)}, r"Expected max_relative_position to be at least 0\."),
         ({"max_relative_position": (8, -1)}, "Expected max_relative_position to be at least 0"),
         ({"max_relative_position": -1}, "Expected max_relative_position to be at least 0"),
         ({"seed": (1, 2)}, r"Expected seed to be of type int. Received: \(1, 2\)"),

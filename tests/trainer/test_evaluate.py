@@ -12,8 +12,8 @@ from trainer import atomic_files, evaluate, metrics
 from trainer.data import corpus, text_files
 from trainer.data.corpus import PairCorpus
 from trainer.model_dir import ModelDirectory
-from trainer.serving import model_versions, signatures
-from trainer.serving.signatures import TranslationSettings
+from trainer.serving import model_versions, translation_module
+from trainer.serving.translation_module import TranslationSettings
 from trainer.serving.translator import Translation
 from trainer.training import checkpoints
 
@@ -228,14 +228,14 @@ def test_settings_of_the_search_of_a_checkpoint(
         checkpoints, "make_transformer", lambda *given: calls.append(given) or model
     )
     monkeypatch.setattr(checkpoints, "read_weights", lambda path: f"weights of {path}")
-    monkeypatch.setattr(signatures, "FastTransformer", lambda transformer: transformer)
+    monkeypatch.setattr(translation_module, "FastTransformer", lambda transformer: transformer)
     monkeypatch.setattr(ModelDirectory, "load_tokenizers", lambda self: "tokenizer")
 
     def stop(*given):
         calls.append(given)
         raise ValueError("stop")
 
-    monkeypatch.setattr(signatures, "TranslationModule", stop)
+    monkeypatch.setattr(translation_module, "TranslationModule", stop)
     flags = *FILES.split(), *arguments, f"--model_dir={directory.path}", "--checkpoint=best"
     run.fails("stop", *flags)
     (opened, weights), given = calls
@@ -253,66 +253,25 @@ def test_settings_of_the_search_of_a_checkpoint(
             f"{FILES} --model_dir=a --saved_model=b",
             "Expected either --model_dir or --saved_model. Received: both.",
         ),
-        (
-            "--model_dir=a",
-            "Expected a test set. Received: none. Give --source and --target, or --data=",
-        ),
-        (
-            "--data=any --source=x",
-            "Expected no --source with --data. Received: 'x'. Leave one of them out.",
-        ),
-        (
-            "--data=any --label=x",
-            "Expected no --label with --data. Received: 'x'. Leave one of them out.",
-        ),
+        ("--model_dir=a", "Expected a test set. Received: none. Give --source and --target, or"),
+        ("--data=any --source=x", "Expected no --source with --data. Received: 'x'. Leave one"),
+        ("--data=any --label=x", "Expected no --label with --data. Received: 'x'. Leave one of"),
         ("--source=x", "Expected source and target files. Received: only source files, x."),
-        (
-            "--source=x --target=y --split=dev",
-            "Expected no --split with files. Received: both. Name the test set",
-        ),
-        (
-            "--source=x --target=y --data_dir=d",
-            "Expected no --data_dir with files. Received: 'd'. Leave it out.",
-        ),
-        (
-            "--source=x --target=y --direction=en-de",
-            "Expected no --direction with files. Received: 'en-de'. Leave it out.",
-        ),
+        ("--source=x --target=y --split=dev", "Expected no --split with files. Received: both."),
+        ("--source=x --target=y --data_dir=d", "Expected no --data_dir with files. Received:"),
+        ("--source=x --target=y --direction=en-de", "Expected no --direction with files."),
         ("--data=files", "Expected a test set. Received: none. Give --source and --target, or"),
-        (
-            "--data=wmt15_translat/de-en",
-            "Expected the name of a translation set of .*Received: 'wmt15_translat/de-en'. The "
-            "sets are listed at .* For text files, leave out --data.$",
-        ),
-        (
-            f"{FILES} --metrics=chrf,bleurt",
-            "Expected metrics among bleu_lc, .*Received: 'bleurt'. Correct --metrics.",
-        ),
-        (
-            f"{FILES} --bleu_tokenize=flores101",
-            "Expected bleu_tokenize to be one of 13a, .* Received: 'flores101'",
-        ),
+        ("--data=wmt15_translat/de-en", "Expected the name of a translation set of .*Received:"),
+        (f"{FILES} --metrics=chrf,bleurt", "Expected metrics among bleu_lc, .*Received:"),
+        (f"{FILES} --bleu_tokenize=flores101", "Expected bleu_tokenize to be one of 13a,"),
         (
             f"{FILES} --saved_model=b --checkpoint=best",
             "Expected no --checkpoint with --saved_model. Received: 'best'. Give its --model_dir.",
         ),
-        (
-            f"{FILES} --saved_model=b --beam_size=2",
-            "Expected no --beam_size with --saved_model, whose beam size is fixed. Received: 2. "
-            "Export",
-        ),
-        (
-            f"{FILES} --saved_model=absent",
-            "Expected the directory of a SavedModel, .*Received: absent, which does not",
-        ),
-        (
-            f"{FILES} --model_dir=absent",
-            "Expected a model directory, .*Received: absent, which does not exist.",
-        ),
-        (
-            f"{FILES} --model_dir=a --beam_size=0",
-            "Expected beam_size to be at least 1. Received: 0.",
-        ),
+        (f"{FILES} --saved_model=b --beam_size=2", "Expected no --beam_size with --saved_model,"),
+        (f"{FILES} --saved_model=absent", "Expected the directory of a SavedModel, .*Received:"),
+        (f"{FILES} --model_dir=absent", "Expected a model directory, .*Received: absent, which"),
+        (f"{FILES} --model_dir=a --beam_size=0", "Expected beam_size to be at least 1."),
     ],
 )
 def test_invalid_flags_raise(arguments, message):
@@ -342,7 +301,7 @@ def test_output_is_unchanged_if_it_can_not_be_written(
 ):
     output = tmp_path / "out"
     output.write_text("before\n")
-    fill_disk(atomic_files, "flush")
+    fill_disk(atomic_files, "_flush")
     run.fails(
         rf"Expected a file that can be read or written. Received: {output} \(No space left on "
         r"device\). Free space",

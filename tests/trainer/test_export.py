@@ -9,7 +9,7 @@ from programs import Program
 from t2t_relpos.decoding import score_tokens
 from trainer import export
 from trainer.model_dir import ModelDirectory
-from trainer.serving.signatures import TranslationModule, TranslationSettings
+from trainer.serving.translation_module import TranslationModule, TranslationSettings
 
 run = Program(export)
 
@@ -102,16 +102,8 @@ def test_bfloat16_keeps_scores(trained_model_dir, make_module, sentences):
             )
             for name in ("", "..", ".", "a/b", "/a")
         ),
-        (
-            ["--model_dir=empty"],
-            "Expected a model directory, which has a config.json. Received: .*empty, which has "
-            "none.",
-        ),
-        (
-            ["--export_dir=file"],
-            r"Expected a file that can be read or written. Received: .*file/tiny "
-            r"\(Not a directory\)\.",
-        ),
+        (["--model_dir=empty"], "Expected a model directory, which has a config.json. Received:"),
+        (["--export_dir=file"], "Expected a file that can be read or written. Received:"),
         (["--beam_size=0"], "Expected beam_size to be at least 1. Received: 0."),
     ],
 )

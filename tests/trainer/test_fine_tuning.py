@@ -11,8 +11,8 @@ from trainer import recipes
 from trainer.average import write_average
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.model_dir import ModelDirectory
+from trainer.training import preparation
 from trainer.training.checkpoints import Checkpoints
-from trainer.training.preparation import Preparation
 from trainer.training.training_run import TrainingRun
 
 # Settings of `SmallRun` that a run with `init_from` inherits.
@@ -47,7 +47,7 @@ def test_unknown_characters_are_not_blamed_on_a_new_vocabulary(parent, child, sm
     (tmp_path / "chinese").write_text("你好世界。\n" * 12)
     files = {"train_target": str(tmp_path / "chinese")}
     config = small_run.config(child.path, **settings(parent, **files))
-    prepared = Preparation(config, ModelDirectory.create(child.path))
+    prepared = preparation.prepare(config, ModelDirectory.create(child.path))
     report = prepared.describe(SimpleNamespace(trainable_variables=[]), 1)
     assert "of the tokens of the target are unknown" in report
     assert "Replace these characters in the text, or train a new model with --preset" in report
@@ -99,10 +99,7 @@ def test_init_from_an_average_starts_a_new_schedule(parent, child, small_run):
         ({"max_relative_position": 3}, "Expected no max_relative_position with init_from"),
         ({"position": "learned"}, "Expected no position with init_from.*Received: learned"),
         ({"use_key_table": False}, "Expected no use_key_table with init_from.*Received: False"),
-        (
-            {"train_steps": None},
-            "Expected train_steps, which .*parent does not record.*Give --train_steps",
-        ),
+        ({"train_steps": None}, "Expected train_steps, which .*parent does not record.*Give"),
         ({"init_from": "nowhere"}, "Expected a model directory.*nowhere, which does not exist"),
     ],
 )

@@ -20,7 +20,7 @@ from trainer.import_t2t import (
     write_checkpoint,
 )
 from trainer.model_dir import ModelDirectory
-from trainer.serving.signatures import TranslationModule
+from trainer.serving.translation_module import TranslationModule
 
 RECORDED = Path(__file__).parents[1] / "reference/models"
 SMALL = "hidden_size=24,filter_size=40,num_heads=4,num_hidden_layers=2"
@@ -140,10 +140,7 @@ def test_program_imports_a_checkpoint_once(tmp_path, capsys):
             {"hparams_set": "transformer_tiny"},
             "(?s)unexpected: .*relative_positions_keys.*self_attention_type",
         ),
-        (
-            {"hparams_set": "transformer_relativ"},
-            "Expected one of the hparams sets .*Did you mean 'transformer_relative'",
-        ),
+        ({"hparams_set": "transformer_relativ"}, "Expected one of the hparams sets .*Did you"),
         ({"hparams": "ffn_layer=conv_hidden_relu"}, "Expected ffn_layer to be 'dense_relu_dense'"),
         ({"vocab_size": None}, "Expected either --vocab or --vocab_size. Received: neither"),
     ],

@@ -120,11 +120,7 @@ def test_logits_equal_tensor2tensor(name, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (
-            {"language_model": "false"},
-            "Expected a checkpoint of a model with an encoder, because language_model=False. "
-            "Received: one without encoder. Leave language_model out.",
-        ),
+        ({"language_model": "false"}, "Expected a checkpoint of a model with an encoder,"),
         ({"hparams": f"{SMALL},max_relative_position=4"}, r"[\s\S]*wrong shape: .*relative_v2"),
         ({"hparams": f"{V2},weight_dtype=float16"}, "Expected weight_dtype to be 'float32'"),
         ({"hparams": f"{V2},factored_logits=true"}, "Expected factored_logits to be False"),
@@ -235,10 +231,7 @@ def test_commands_in_fresh_processes(tmp_path):
     [
         (["--extra_length=3"], "Expected no --extra_length with a model of kind language_model"),
         (["--precision=bfloat16"], "Expected no --precision with a model of kind language_model"),
-        (
-            ["--temperature=0.5"],
-            "Expected no --temperature with a model of kind language_model and --sampler=beam",
-        ),
+        (["--temperature=0.5"], "Expected no --temperature with a model of kind language_model"),
         (["--sampler=random", "--beam_size=2"], "Expected no --beam_size .* --sampler=random"),
         (["--sampler=random", "--top_p=1.5"], "Expected top_p to be at most 1. Received: 1.5"),
         (["--sampler=random", "--top_k=0"], "Expected top_k to be at least 1. Received: 0"),

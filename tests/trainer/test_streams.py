@@ -1,3 +1,4 @@
+import errno
 import gzip
 import io
 import os
@@ -49,3 +50,14 @@ def test_check_files_rejects_equal_files_and_ignores_devices(tmp_path):
 def test_lines_of_other_formats_raise(start, message):
     with pytest.raises(ValueError, match=message):
         list(streams.lines(io.BytesIO(start), "-"))
+
+
+def test_errors_of_reading_name_the_input():
+    def read():
+        yield b"a\n"
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    for path, name in (("-", "the standard input"), ("in", "in")):
+        with pytest.raises(OSError, match="Input/output error") as caught:
+            list(streams.lines(read(), path))
+        assert caught.value.filename == name

@@ -16,9 +16,9 @@ from t2t_relpos.models import PRESETS
 from trainer import train
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.model_dir import ModelDirectory
-from trainer.serving.signatures import TranslationModule, TranslationSettings
+from trainer.serving.translation_module import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translator
-from trainer.training.preparation import Preparation
+from trainer.training import preparation
 from trainer.training.training_run import TrainingRun
 
 FINISHED = {"checkpoint_every": 3, "evaluate_every": 4, "train_steps": 9}
@@ -93,7 +93,7 @@ def test_vocabulary_of_a_start_that_trained_nothing_is_compared_with_the_text(tm
     def prepare(*, is_chief=True, **settings):
         directory = ModelDirectory.create(tmp_path / "model")
         config = small_run.config(directory.path, **settings)
-        return Preparation(config, directory, is_chief=is_chief)
+        return preparation.prepare(config, directory, is_chief=is_chief)
 
     first = prepare()
     assert prepare().tokenizers.target.fingerprint == first.tokenizers.target.fingerprint
@@ -148,8 +148,8 @@ def test_vocabulary_of_a_failed_start_with_init_from_is_replaced(tmp_path, small
     directory = ModelDirectory.create(tmp_path / "model")
     inherited = dict.fromkeys(("preset", "vocab_size", "batch_tokens", "checkpoint_every"))
     tuned = small_run.config(directory.path, init_from=str(finished_run), **inherited)
-    assert Preparation(tuned, directory).tokenizers.target.vocab_size == 40
-    assert Preparation(small_run.config(directory.path, vocab_size=37), directory)
+    assert preparation.prepare(tuned, directory).tokenizers.target.vocab_size == 40
+    assert preparation.prepare(small_run.config(directory.path, vocab_size=37), directory)
     assert directory.load_tokenizer().vocab_size == 37
 
 
@@ -157,37 +157,23 @@ def test_vocabulary_without_config_is_not_left_behind(tmp_path, small_run, fill_
     directory = ModelDirectory.create(tmp_path / "model")
     fill_disk(ModelDirectory, "write_config")
     with pytest.raises(OSError, match="No space left"):
-        Preparation(small_run.config(directory.path), directory)
+        preparation.prepare(small_run.config(directory.path), directory)
     assert not directory.vocabulary_file().exists()
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            {"preset": "smal"},
-            "Expected preset to be one of shaw_base, shaw_big, transformer_base.*"
-            r"Received: smal\. Did you mean small\?",
-        ),
-        (
-            {"batch_tokens": 3},
-            "Expected batch_tokens of at least 16, the bucket of the longest pair",
-        ),
+        ({"preset": "smal"}, "Expected preset to be one of shaw_base, shaw_big,"),
+        ({"batch_tokens": 3}, "Expected batch_tokens of at least 16, the bucket of the longest"),
         (
             {"preset": "transformer_tiny", "max_relative_position": 5},
             r"Expected max_relative_position only with relative positions\. Received: 5 with the "
             r"position sinusoidal\.",
         ),
-        (
-            {"early_stopping": 2},
-            r"Expected a dev set with evaluate_every, dev_bleu, keep_best or early_stopping\. "
-            r"Received: none\. Give --dev_source",
-        ),
+        ({"early_stopping": 2}, "Expected a dev set with evaluate_every, dev_bleu, keep_best or"),
         ({"evaluate_every": 3}, "Expected a dev set with evaluate_every"),
-        (
-            {"train_source": "missing"},
-            r"Expected a text file at .*/missing\. Received: no such file",
-        ),
+        ({"train_source": "missing"}, r"Expected a text file at .*/missing\. Received: no such"),
     ],
     ids=str,
 )
@@ -250,7 +236,7 @@ def test_run_with_two_distances_resumes_and_translates(tmp_path, small_run, eage
 
 def test_learned_positions_cover_max_length(tmp_path, small_run):
     config = small_run.config(tmp_path, position="learned", max_length=300)
-    prepared = Preparation(config, ModelDirectory.create(tmp_path))
+    prepared = preparation.prepare(config, ModelDirectory.create(tmp_path))
     assert prepared.architecture.max_length == 300
     assert ModelDirectory(tmp_path).read_config()["architecture"]["max_length"] == 300
 
@@ -338,7 +324,9 @@ def test_resumed_run_keeps_its_metric(tmp_path, small_run, finished, rerun, reco
     names = ("best_metric", "bleu_tokenize")
     run = {name: value for name, value in directory.read_run().items() if name not in names}
     directory.write_run(run | {"dev_bleu": True} | recorded)
-    prepare = lambda **settings: Preparation(small_run.config(finished, **settings), directory)
+    prepare = lambda **settings: preparation.prepare(
+        small_run.config(finished, **settings), directory
+    )
     settings = FINISHED | small_run.dev | {"keep_best": 1}
     kept = prepare(**settings).config
     assert (kept.best_metric, kept.bleu_tokenize) == (
@@ -368,7 +356,7 @@ def test_report_of_the_text(tmp_path, small_run, capsys):
     directory = ModelDirectory.create(tmp_path / "model")
     files = small_run.dev | {"train_target": str(tmp_path / "target")}
     files |= {"dev_target": str(tmp_path / "chinese"), "dev_bleu": True}
-    prepared = Preparation(small_run.config(directory.path, **files), directory)
+    prepared = preparation.prepare(small_run.config(directory.path, **files), directory)
     assert prepared.config.normalization == "nmt_nfkc" and prepared.config.byte_fallback is False
     lines = prepared.describe(SimpleNamespace(trainable_variables=[]), 1).splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("Training data: "))

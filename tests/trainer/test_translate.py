@@ -1,8 +1,12 @@
 import gzip
 import io
+import os
+import pty
+import queue
 import re
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -38,8 +42,8 @@ finally:
 # Modules that the program may import.
 MODULES = """
 tensorflow trainer trainer.atomic_files trainer.data trainer.data.corpus trainer.data.text_files
-trainer.data.text_report trainer.entry_point trainer.serving trainer.serving.model_versions
-trainer.serving.translator trainer.streams trainer.translate
+trainer.data.text_report trainer.entry_point trainer.errors trainer.serving
+trainer.serving.model_versions trainer.serving.translator trainer.streams trainer.translate
 """
 
 
@@ -121,6 +125,33 @@ def test_standard_streams(fake_model, monkeypatch, capsysbinary):
     assert re.fullmatch(
         r"4 sentences in \d+\.\d s: [\d.,]+ sentences per second, excluding model loading", rate
     )
+
+
+@pytest.mark.parametrize("typed", [[], [b"one"], [b"one", b"", b"\xff"]])
+def test_lines_typed_at_a_terminal_are_translated_at_once(fake_model, monkeypatch, typed):
+    ours, theirs = pty.openpty()
+    printed = queue.Queue()
+    screen = io.BytesIO()
+    screen.write = printed.put
+    seen = []
+
+    def type_lines():
+        try:
+            for line in typed:
+                os.write(ours, line + b"\n")
+                seen.append(printed.get(timeout=10))
+        finally:
+            os.write(ours, b"\x04")  # Ctrl-D
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(open(theirs, "rb")))
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(screen))
+    typist = threading.Thread(target=type_lines)
+    typist.start()
+    run("--saved_model=any")
+    typist.join()
+    os.close(ours)
+    assert seen == [line.upper() + b"\n" for line in typed]
+    sys.stdin.close()
 
 
 def test_warnings_have_the_numbers_of_truncated_lines(run_fake, capsys):
@@ -227,32 +258,12 @@ def test_closed_output_pipe_is_no_error(exported_dir, tmp_path):
 @pytest.mark.parametrize(
     ("message", "arguments"),
     [
-        (
-            "Expected no --scores with --nbest, whose lines contain scores. Received: both. Leave "
-            "--scores out.",
-            ["--nbest=2", "--scores"],
-        ),
-        (
-            "Expected --alignments and --tokens to be files. Received: -, the standard output",
-            ["--alignments=-"],
-        ),
-        (
-            "Expected --tokens and --alignments to be different files. Received: ./a for both.",
-            ["--alignments=a", "--tokens=./a"],
-        ),
-        (
-            "Expected --output and --input to be different files. Received: link for both.",
-            ["--output=link"],
-        ),
-        (
-            r"Expected the directory of a SavedModel, .* Received: absent, which does not exist. "
-            "Write",
-            ["--saved_model=absent", "--output=out"],
-        ),
-        (
-            "Expected a text file at absent. Received: no such file. Check the path.",
-            ["--input=absent"],
-        ),
+        ("Expected no --scores with --nbest, whose lines contain", ["--nbest=2", "--scores"]),
+        ("Expected --alignments and --tokens to be files. Received: -, the", ["--alignments=-"]),
+        ("Expected --tokens and --alignments to be", ["--alignments=a", "--tokens=./a"]),
+        ("Expected --output and --input to be different files. Received:", ["--output=link"]),
+        ("Expected the directory of a SavedModel,", ["--saved_model=absent", "--output=out"]),
+        ("Expected a text file at absent. Received: no such file. Check the", ["--input=absent"]),
         ("Expected a text file at /. Received: a directory. Check the path.", ["--input=/"]),
     ],
 )
@@ -307,7 +318,7 @@ def test_interrupted_run_changes_no_file(run_fake, capsys, monkeypatch, tmp_path
 
 
 def test_full_disk_names_the_file(run_fake, capsys, monkeypatch, tmp_path, fill_disk):
-    fill_disk(atomic_files, "flush")
+    fill_disk(atomic_files, "_flush")
     message = rf"Received: {tmp_path}/out \(No space left on device\)\. Free space, then run the"
     with pytest.raises(SystemExit, match=message):
         run_fake(capsys, [b"a"])

@@ -21,9 +21,9 @@ from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.data.text_files import read_text
 from trainer.data.tokenizer import EOS_ID
 from trainer.model_dir import ModelDirectory
+from trainer.training import preparation
 from trainer.training.checkpoints import model_keys, read_weights
 from trainer.training.dry_run import forecast
-from trainer.training.preparation import Preparation
 
 SIZES = {"source_vocab_size": 31, "vocab_size": 37}
 NO_SIZES = dict.fromkeys(SIZES)
@@ -125,7 +125,7 @@ def test_training_prints_both_sizes(trained):
 
 def prepare(path, small_run, **settings):
     directory = ModelDirectory.create(path)
-    return Preparation(small_run.config(directory.path, **settings), directory)
+    return preparation.prepare(small_run.config(directory.path, **settings), directory)
 
 
 def check_encoded(prepared, corpus):
@@ -251,7 +251,7 @@ def test_failed_start_leaves_no_vocabulary(small_run, tmp_path):
 
     with mock.patch.object(SentencePieceTokenizer, "save", save):
         with pytest.raises(OSError, match="No space left"):
-            Preparation(small_run.config(directory.path, **SIZES), directory)
+            preparation.prepare(small_run.config(directory.path, **SIZES), directory)
     assert saved and not vocabularies(directory.path)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -71,6 +72,19 @@ def test_plots_without_data_are_skipped(without_model, trained_model_dir, tmp_pa
         "Skipped learning_curves.html: the model directory has no logs.",
         "Skipped table_norms.html: the model has no relative-position tables.",
     ]
+
+
+def test_without_plotly_the_error_names_the_command_that_installs_it(
+    without_model, trained_model_dir, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    message = (
+        "Expected the package plotly. Received: an environment without it. Install it: pip install "
+        r"'t2t-relpos\[visualize\]'\.$"
+    )
+    run.fails(message, model_dir=trained_model_dir, plots=tmp_path / "plots")
+    run.fails(message, model_dir=trained_model_dir, source=SENTENCE, output=tmp_path / "page")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_invalid_flags_raise(without_model, trained_model_dir, tmp_path):

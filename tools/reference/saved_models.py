@@ -17,6 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from shared import FOLDER
+from trainer.serving.signatures import TranslationModule
 
 from t2t_relpos import layers
 from t2t_relpos.models import PRESETS, CausalLM, Transformer
@@ -26,7 +27,6 @@ from trainer.config import RunConfig
 from trainer.export import export
 from trainer.import_t2t import import_checkpoint, write_checkpoint
 from trainer.model_dir import ModelDirectory
-from trainer.serving.signatures import TranslationModule
 from trainer.serving.translation_settings import TranslationSettings
 
 SIZES = {

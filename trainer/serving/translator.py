@@ -1,18 +1,15 @@
 """Translation of sentences, batches and streams of lines with a translation graph."""
 
 import itertools
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from trainer.errors import plain_message
+
 # Score of a missing translation. It is finite, because JSON has no infinity.
 ABSENT = -1e7
-# Starts of lines that locate the operation of an error.
-_LOCATIONS = ("Graph execution error", "Detected at", "File ", "[[", "Additional GRPC", ":UNKNOWN")
-_LOCATIONS += ("<stack traces", "Original stack trace")
-_LONGEST_MESSAGE = 300
 
 
 class Alignment(NamedTuple):
@@ -127,17 +124,6 @@ def align(source_tokens, source_length: int, tokens, length: int, weights) -> Al
     rows, columns = max(length - 1, 0), max(source_length - 1, 0)
     sources = weights[:rows, :columns].argmax(axis=1).tolist() if columns else []
     return Alignment(list(source_tokens[:columns]), list(tokens[:rows]), sources)
-
-
-def plain_message(error) -> str:
-    """Returns the message of a `tf.errors.OpError` as one line, without the location of the op."""
-    failed = re.search(r"assertion failed: (.*)", error.message)
-    if failed is not None:
-        return " ".join(re.findall(r"\[([^\[\]]*)\]", failed.group(1)))
-    names = r"\{\{.*?\}\}|\[Op:.*?\]( name: *$)?"
-    lines = [re.sub(names, "", line).strip() for line in error.message.splitlines()]
-    causes = [line for line in lines if line and not line.startswith(_LOCATIONS)]
-    return " ".join(causes)[:_LONGEST_MESSAGE]
 
 
 def translate_lines(

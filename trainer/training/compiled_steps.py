@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
-from trainer.serving.translator import plain_message
+from trainer.errors import plain_message
 from trainer.training.batch_parts import sum_over_replicas
 
 

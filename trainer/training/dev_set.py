@@ -11,7 +11,7 @@ import tensorflow as tf
 from trainer import atomic_files, metrics
 from trainer.data.corpus import Corpus
 from trainer.metrics import DEFAULT_TOKENIZER
-from trainer.serving.signatures import TranslationModule, TranslationSettings
+from trainer.serving.translation_module import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translator, translate_texts
 from trainer.training.batch_parts import shard
 from trainer.training.callbacks import Steps

@@ -19,7 +19,7 @@ from trainer.config import RunConfig
 from trainer.data.batching import BatchOrder, padded_rows
 from trainer.data.encoding import EncodedPairs
 from trainer.model_dir import ModelDirectory
-from trainer.training.preparation import Preparation, settings_to_resume
+from trainer.training.preparation import prepare, settings_to_resume
 from trainer.training.strategy import describe_devices, with_devices, workers_of
 
 _FLOAT = 4  # bytes of float32
@@ -89,7 +89,7 @@ def forecast(config: RunConfig) -> str:
     """
     with _scratch_copy(config.model_dir) as directory:
         config = with_devices(config, settings_to_resume(directory))
-        prepared = Preparation(config, directory)
+        prepared = prepare(config, directory)
         config, model = prepared.config, Transformer(prepared.architecture)
         model({side: np.ones((1, 1), "int32") for side in ("inputs", "targets")})
         gpus = len(tf.config.list_physical_devices("GPU"))

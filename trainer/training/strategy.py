@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from trainer.config import RunConfig
-from trainer.serving.translator import plain_message
+from trainer.errors import plain_message
 from trainer.training.compiled_steps import xla_error
 
 _EXAMPLE = (

@@ -15,7 +15,7 @@ from trainer.training.callbacks import Steps, StopAtNan, StopSignals, WriteCheck
 from trainer.training.checkpoints import BestCheckpoints, Checkpoints
 from trainer.training.dev_set import METRIC_NAMES, DevEvaluator, DevResults, DevTranslator
 from trainer.training.optimizer import FusedAdam, NoamSchedule
-from trainer.training.preparation import Preparation, settings_to_resume
+from trainer.training.preparation import prepare, settings_to_resume
 from trainer.training.reports import StepLog, TensorBoard, Terminal
 from trainer.training.strategy import (
     WorkerGroup,
@@ -68,7 +68,7 @@ class TrainingRun:
         with self.worker_group.chief_first():
             if is_chief:
                 self.directory = ModelDirectory.create(config.model_dir, lock=True)
-            self._prepared = Preparation(config, self.directory, is_chief=is_chief)
+            self._prepared = prepare(config, self.directory, is_chief=is_chief)
         config = self.config = self._prepared.config
         self._batches(start=0)  # Raises ValueError if no batch can be made.
         self.worker_group.check_same(

@@ -94,17 +94,8 @@ def test_evaluation_batches_with_a_pair_above_batch_tokens(make_pairs):
 @pytest.mark.parametrize(
     ("batch_tokens", "max_length", "message"),
     [
-        (
-            127,
-            1,
-            "training pairs of at most 1 tokens per side. Received: none. 0 of 307 pairs are used. "
-            "Skipped: 307 .* Raise max_length",
-        ),
-        (
-            29,
-            31,
-            "batch_tokens of at least 31, .* which has 31 tokens. Received: 29. Raise batch_tokens",
-        ),
+        (127, 1, "training pairs of at most 1 tokens per side. Received: none. 0 of 307 pairs"),
+        (29, 31, "batch_tokens of at least 31, .* which has 31 tokens. Received: 29. Raise"),
     ],
 )
 def test_settings_below_the_lengths_of_pairs_raise(pairs, batch_tokens, max_length, message):

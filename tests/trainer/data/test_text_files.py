@@ -115,11 +115,7 @@ ONE, EINS = {"a.en": b"one\n"}, {"a.de": b"eins\n"}
             EINS | {"b.de": b"eins\nzwei\ndrei\nvier\nsieben"},
             ".* in .*b.en as translations in .*b.de. Received: 3 and 5 lines. Line n of",
         ),
-        (
-            ONE | {"b.en": b"two\n"},
-            EINS,
-            "as many source files as target files. Received: 2 .* and 1 .* Give one target file",
-        ),
+        (ONE | {"b.en": b"two\n"}, EINS, "as many source files as target files. Received: 2"),
         (
             {"a.en": b"one\nfive\n"},
             {"a.de": "eins\nfünf\n".encode("latin-1")},
@@ -130,22 +126,13 @@ ONE, EINS = {"a.en": b"one\n"}, {"a.de": b"eins\n"}
             EINS,
             "UTF-8 text in .*a.en.gz. Received: invalid bytes",
         ),
-        (
-            {"a.en": "\ufeffone\n".encode()},
-            EINS,
-            ".*a.en without a byte order mark. .* Remove it with: sed",
-        ),
+        ({"a.en": "\ufeffone\n".encode()}, EINS, ".*a.en without a byte order mark. .* Remove"),
         (
             {"a.en.gz": gzip.compress("\ufeffone\n".encode())},
             EINS,
             ".*a.en.gz without a byte order mark",
         ),
-        (
-            {"a.en": b"one\rtwo\r"},
-            EINS,
-            "lines of .*a.en to end in a line feed. Received: .* carriage return only, .*Convert "
-            r"it with: tr '\\r' '\\n'",
-        ),
+        ({"a.en": b"one\rtwo\r"}, EINS, "lines of .*a.en to end in a line feed. Received:"),
         ({"plain.gz": b"one\n"}, EINS, f".*plain.gz {NOT_GZIP}"),
         ({"short.gz": gzip.compress(b"one\n")[:-9]}, EINS, f".*short.gz {NOT_GZIP}"),
         ({"corrupt.gz": CORRUPT_GZIP}, EINS, f".*corrupt.gz {NOT_GZIP}"),

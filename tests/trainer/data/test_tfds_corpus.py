@@ -8,7 +8,7 @@ import pytest
 from trainer.config import RunConfig
 from trainer.data.corpus import MissingSplitError, read_tfds
 from trainer.model_dir import ModelDirectory
-from trainer.training.preparation import Preparation
+from trainer.training import preparation
 
 PAIRS = [
     ("A dog runs.", "Ein Hund läuft."),
@@ -131,6 +131,6 @@ def test_training_without_a_validation_split_warns(tfds_dir, tmp_path, caplog):
     directory = ModelDirectory.create(tmp_path / "run")
     settings = {"data": "train_only_translate", "data_dir": tfds_dir, "vocab_size": 40}
     config = RunConfig(preset="tiny", model_dir=str(directory.path), **settings)
-    prepared = Preparation(config, directory)
+    prepared = preparation.prepare(config, directory)
     assert (len(prepared.train_pairs), prepared.dev_pairs) == (4, None)
     assert f"Training without a dev set. {message}" in caplog.text

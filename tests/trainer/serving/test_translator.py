@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from trainer.errors import plain_message
 from trainer.serving.translator import (
     Alignment,
     Translation,
     Translator,
     align,
     one_line,
-    plain_message,
     translate_lines,
 )
 

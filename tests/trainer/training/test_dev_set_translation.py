@@ -7,7 +7,7 @@ from small_transformers import small_config
 from examples.synthetic_corpus import generate
 from trainer.data.corpus import PairCorpus
 from trainer.model_dir import ModelDirectory
-from trainer.serving.signatures import TranslationModule, TranslationSettings
+from trainer.serving.translation_module import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translation, Translator
 from trainer.training import dev_set
 from trainer.training.dev_set import DevTranslator, Sample
