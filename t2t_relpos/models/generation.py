@@ -13,7 +13,13 @@ from t2t_relpos import _checks, backend
 from t2t_relpos.backend import compile_function, largest
 from t2t_relpos.backend.keras_private import sublayers
 from t2t_relpos.decoding.constraints import checked_stop_ids
-from t2t_relpos.decoding.samplers import SAMPLERS, BeamSampler, copy_settings, get_sampler
+from t2t_relpos.decoding.samplers import (
+    SAMPLERS,
+    BeamSampler,
+    Sampler,
+    copy_settings,
+    get_sampler,
+)
 from t2t_relpos.layers.attention_cache import cache_length
 from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
 
@@ -309,7 +315,9 @@ def _resolve_jit_compile(jit_compile):
 def _may_grow(sampler, *, jit_compile):
     """Returns whether caches may grow from step to step."""
     if backend.NAME == "tensorflow":
-        return not jit_compile and isinstance(sampler, BeamSampler)
+        # The loop of a custom search may need fixed shapes.
+        is_known = isinstance(sampler, BeamSampler) or type(sampler).search is Sampler.search
+        return not jit_compile and is_known
     return not backend.HAS_XLA
 
 

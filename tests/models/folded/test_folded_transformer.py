@@ -9,7 +9,7 @@ from comparisons import assert_all_close
 from keras import ops
 from small_transformers import random_transformer, shared_transformer
 
-from t2t_relpos.decoding.state_rows import repeat_rows
+from t2t_relpos.decoding.search import repeat_rows
 from t2t_relpos.models.folded import FoldedTransformer, fold_weights
 from t2t_relpos.models.folded.transformer import dense
 

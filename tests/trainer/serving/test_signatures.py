@@ -127,7 +127,8 @@ def test_score_equals_the_keras_model(loaded, sentences, tokenizer, trained_mode
     np.testing.assert_allclose(answer["alignments"][real], np.asarray(alignments)[real], atol=1e-5)
     assert not answer["truncated"].any()
     # A Keras model has the same method as its folded copy.
-    unfolded = TranslationModule(model, Tokenizers.shared(tokenizer)).score(sentences, targets)
+    module = TranslationModule(model, Tokenizers.shared(tokenizer))
+    unfolded = module.score(sentences, targets)
     for name in ("token_scores", "alignments"):
         np.testing.assert_allclose(unfolded[name], answer[name], atol=1e-4)
 
