@@ -220,6 +220,7 @@ def up_to(limits):
     return Condition(f"up to {limits} positions", lambda call: call.has_at_most(limits.of(call)))
 
 
+NO_TABLES = Condition("no relative tables", lambda call: call.max_relative_position is None)
 HAS_TABLE = Condition("a relative table", lambda call: call.max_relative_position is not None)
 QUADRATIC_MEMORY_ALLOWED = Condition(
     "`rematerialize` is not True, unless `portable` (memory is quadratic) or a length is 0",
@@ -365,6 +366,11 @@ def _has_fused_positions(call):
     return 0 < min(call.length_q, call.length_k) and call.has_at_most(FUSED_POSITIONS)
 
 
+def _has_small_mask(call):
+    masks_keys = not call.causal and (call.mask is None or is_key_mask(call.mask))
+    return call.rematerialize is not True or masks_keys or gather.needs_no_causal_mask(call)
+
+
 HAS_FUSED_KERNEL = Condition(
     "PyTorch on an NVIDIA GPU of the architecture Ampere or later, and Triton", _has_fused_kernel
 )
@@ -436,11 +442,33 @@ def _imported(name):
 
 TABLE = (
     Implementation(
+        "scaled_dot_product_attention",
+        gather.attend_by_backend,
+        saved_matrices=0,
+        requirements=(
+            Condition("PyTorch", lambda call: call.backend == "torch"),
+            NO_TRANSFORM,
+            NO_TABLES,
+            *BLOCK_REQUIREMENTS,
+            NO_DROPOUT,
+            Condition(
+                "known lengths of at least 1", lambda call: call.knows_lengths and not call.is_empty
+            ),
+            Condition("no sliding window", lambda call: call.sliding_window is None),
+            Condition("one depth of keys and values", lambda call: call.key_dim == call.value_dim),
+            Condition(
+                "`rematerialize` is not True, or masks of keys only, or causality as the only mask, "
+                "with T = S",
+                _has_small_mask,
+            ),
+        ),
+    ),
+    Implementation(
         "without_tables",
         gather.attend_without_tables,
         saved_matrices=3,
         requirements=(
-            Condition("no relative tables", lambda call: call.max_relative_position is None),
+            NO_TABLES,
             QUADRATIC_MEMORY_ALLOWED,
         ),
         preferences=(SUITS_WINDOW,),

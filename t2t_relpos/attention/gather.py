@@ -5,6 +5,7 @@ terms. The functions here gather: for short sequences, and for arbitrary relativ
 `skew` pad, reshape and slice.
 """
 
+import dataclasses
 import math
 
 from keras import ops
@@ -16,6 +17,7 @@ from t2t_relpos.backend import (
     is_portable,
     matmul,
     matmul_matrix,
+    scaled_dot_product_attention,
     segment_sum,
     take_table_rows,
 )
@@ -24,6 +26,25 @@ from t2t_relpos.backend import (
 def attend_without_tables(call):
     """Returns (outputs, weights) of attention without relative terms."""
     return attend_with_terms(call, None, None)
+
+
+def attend_by_backend(call):
+    """Returns (outputs, None) of attention without relative terms, by the backend's function."""
+    is_causal = needs_no_causal_mask(call)
+    masked = dataclasses.replace(call, causal=call.causal and not is_causal)
+    tensors = {name: getattr(call, name) for name in ("query", "key", "value")}
+    return scaled_dot_product_attention(
+        tensors,
+        masked.combined_mask(),
+        is_causal=is_causal,
+        plain=lambda tensors: attend_without_tables(dataclasses.replace(call, **tensors))[0],
+    ), None
+
+
+def needs_no_causal_mask(call):
+    """Returns whether causality is the only mask, and query i is at the position of key i."""
+    is_square = call.length_q == call.length_k and call.query_offset in (None, 0)
+    return call.causal and is_square and call.mask is None and call.key_mask is None
 
 
 def attend_by_rows(call):

@@ -12,6 +12,19 @@ from t2t_relpos.backend.keras_private import running_export_format
 flash_kernel = None
 
 
+def scaled_dot_product_attention(tensors, mask, *, is_causal, plain):
+    """Returns attention `[B, N, T, H]` by the backend's own function.
+
+    Args:
+        tensors: dict of the query `[B, N, T, H]`, key and value `[B, N, S, H]`. Scores are not
+            scaled.
+        mask: bool of rank 2 or 4, broadcasts to `[B, N, T, S]`, True = attend, or None.
+        is_causal: whether keys after a query are masked, where T = S. `mask` is then None.
+        plain: function of `tensors` with the same result, for second derivatives.
+    """
+    raise NotImplementedError("Only PyTorch's function is used.")
+
+
 def has_fused_kernel(query):
     """Returns whether `fused_kernel` computes on the device of queries."""
     return False

@@ -40,6 +40,7 @@ __all__ = [
     "matmul",
     "matmul_matrix",
     "on_device_of_query",
+    "scaled_dot_product_attention",
     "segment_sum",
     "top_k",
     "track_variables",
@@ -178,6 +179,33 @@ def custom_gradient(forward, backward, plain, tensors):
         return outputs, gradient
 
     return ops.custom_gradient(function)(*tensors.values())
+
+
+def scaled_dot_product_attention(tensors, mask, *, is_causal, plain):
+    def attention(query, key, value):
+        options = {"attn_mask": mask, "is_causal": is_causal, "scale": 1.0}
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, **options)
+
+    is_recorded = torch.is_grad_enabled() and any(x.requires_grad for x in tensors.values())
+    is_traced = any(type(x) not in (torch.Tensor, torch.nn.Parameter) for x in tensors.values())
+    if is_traced or not is_recorded:
+        return attention(**tensors)
+
+    # Kernels have no second derivatives, and don't take batches of gradients.
+    def forward(tensors):
+        with torch.enable_grad():
+            copies = {name: x.detach().requires_grad_() for name, x in tensors.items()}
+            outputs = attention(**copies)
+        return outputs.detach(), (copies, outputs)
+
+    def backward(tensors, saved, d_outputs):
+        copies, outputs = saved
+        gradients = torch.autograd.grad(
+            outputs, list(copies.values()), d_outputs, retain_graph=True
+        )
+        return dict(zip(copies, gradients))
+
+    return custom_gradient(forward, backward, plain, tensors)
 
 
 def _needs_recorded_gradient(tensors, d_outputs):

@@ -11,6 +11,7 @@ CPU = {"backend": "tensorflow", "xla": False, "device": "cpu"}
 XLA = {"backend": "tensorflow", "xla": True, "device": "gpu"}
 GPU = {**XLA, "xla": False}
 JAX = {"backend": "jax", "xla": False, "device": "tpu"}
+NO_TABLES = {"max_relative_position": None}
 TORCH = {"backend": "torch", "xla": False, "device": "cpu"}
 JAX_GPU = {**JAX, "device": "gpu", "dtype": "bfloat16"}
 TORCH_GPU, TORCH_TPU = {**TORCH, "device": "gpu"}, {**TORCH, "device": "tpu"}
@@ -92,7 +93,15 @@ CHOSEN_FOR_101_POSITIONS = {
         (300, {**TORCH, "length_k": 301}, "unrolled_blocks"),
         (300, {**TORCH, "query_offset": 1}, "unrolled_blocks"),
         (300, {**TORCH, "sliding_window": 200}, "unrolled_blocks"),
-        (300, {**TORCH, "max_relative_position": None, "rematerialize": True}, "scanned_blocks"),
+        (300, {**TORCH, **NO_TABLES, "rematerialize": True}, "scaled_dot_product_attention"),
+        (8192, {**TORCH, **NO_TABLES, "causal": True}, "scaled_dot_product_attention"),
+        (81, {**TORCH, **NO_TABLES, "length_k": 9, "causal": True}, "scaled_dot_product_attention"),
+        (
+            81,
+            {**TORCH, **NO_TABLES, "length_k": 9, "causal": True, "rematerialize": True},
+            "scanned_blocks",
+        ),
+        (64, {**TORCH, **NO_TABLES, "dropout": 0.1}, "without_tables"),
         (65, {**TORCH, "seeded_dropout": False}, "band"),
         (64, {**CPU, "portable": True}, "rows"),
         (513, {**CPU, "portable": True}, "band"),
@@ -199,7 +208,9 @@ def test_named_implementation_must_meet_requirements_but_not_preferences():
     message = "'full_matrix' requires: no returned weights. Received: AttentionCall"
     with pytest.raises(ValueError, match=message):
         dispatch.select(call, "full_matrix")
-    with pytest.raises(ValueError, match=r"must be one of without_tables, .* Received: 'bands'"):
+    with pytest.raises(
+        ValueError, match=r"must be one of scaled_dot_product_attention, .* Received: 'bands'"
+    ):
         dispatch.select(call, "bands")
 
 

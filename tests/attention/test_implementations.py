@@ -23,7 +23,7 @@ from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.gather import pair_index
 
 BACKEND = keras.backend.backend()
-NAMES = [each.name for each in dispatch.TABLE if each.name != "without_tables"]
+NAMES = [row.name for row in dispatch.TABLE if dispatch.NO_TABLES not in row.requirements]
 NAMES.append("flash without a kernel")
 TENSORS = ("query", "key", "value", "key_table", "value_table")
 

@@ -17,7 +17,8 @@ RATE = 0.3
 IMPLEMENTATIONS = [
     row.name
     for row in dispatch.TABLE
-    if not isinstance(row.function, str) and row.name not in ("flash", "without_tables")
+    if not isinstance(row.function, str)
+    and not {dispatch.NO_DROPOUT, dispatch.NO_TABLES} & set(row.requirements)
 ]
 
 

@@ -90,7 +90,8 @@ def test_a_training_step_reads_no_values(make, reads, rng):
 @pytest.mark.parametrize("implementation", [row.name for row in dispatch.TABLE])
 def test_attention_creates_tensors_on_explicit_devices(implementation, rng):
     """Keras creates those of `ops.max(initial=...)` on the CPU."""
-    num_tables = 0 if implementation == "without_tables" else 2
+    row = dispatch.by_name(implementation)
+    num_tables = 0 if dispatch.NO_TABLES in row.requirements else 2
     tables = [torch.randn(5, 8, requires_grad=True) for _ in range(num_tables)]
     computed = 0
     for length in (1, 20, 150):
@@ -110,8 +111,8 @@ def test_attention_creates_tensors_on_explicit_devices(implementation, rng):
                 assert "Received: AttentionCall" in str(error)
                 continue
             computed += 1
-    is_of_tensorflow = implementation in ("full_matrix", "saved_blocks", "rematerialized_blocks")
-    assert (computed == 0) == is_of_tensorflow
+    is_for_others = isinstance(row.function, str) or dispatch.HAS_FUSED_KERNEL in row.requirements
+    assert (computed == 0) == is_for_others
 
 
 @pytest.mark.parametrize("length", [20, 300])
