@@ -457,8 +457,8 @@ TABLE = (
             Condition("no sliding window", lambda call: call.sliding_window is None),
             Condition("one depth of keys and values", lambda call: call.key_dim == call.value_dim),
             Condition(
-                "`rematerialize` is not True, or masks of keys only, or causality as the only mask, "
-                "with T = S",
+                "`rematerialize` is not True, or masks of keys only, or causality as the only "
+                "mask, with T = S",
                 _has_small_mask,
             ),
         ),
