@@ -245,6 +245,10 @@ def check_dense(x, name):
     """Raises ValueError if `x` is a tf.RaggedTensor, or stands for one in a functional model."""
 
 
+def check_inputs_dense(layer, inputs):
+    """Raises ValueError if a tensor in nested inputs of a layer is a tf.RaggedTensor."""
+
+
 def as_tensor(x):
     """Converts a NumPy array, a variable or a tensor-like object of the backend to a tensor.
 
@@ -435,6 +439,14 @@ def layer_normalization(inputs, gamma, beta, axes, epsilon):
         epsilon: added to the variance.
     """
     return None
+
+
+def traced_seeds(generator):
+    """Returns an object whose `next()` is that of a keras.random.SeedGenerator.
+
+    torch.compile can trace it.
+    """
+    return generator
 
 
 def draw_seed():

@@ -42,6 +42,7 @@ __all__ = [
     "on_device_of_query",
     "segment_sum",
     "top_k",
+    "traced_seeds",
     "track_variables",
     "untraced",
     "write_slice",
@@ -280,6 +281,22 @@ def layer_normalization(inputs, gamma, beta, axes, epsilon):
 
 # Random numbers are a hash of a seed, as in counter-based generators. Those of Keras read the seed
 # on the host, and torch.compile can't trace it.
+
+
+class TracedSeeds:
+    """The seeds of a keras.random.SeedGenerator, whose `next` torch.compile can't trace."""
+
+    def __init__(self, generator):
+        self._state = generator.state
+
+    def next(self):
+        seed = self._state.value * 1
+        # Keras adds a NumPy array.
+        self._state.assign(seed + torch.arange(2, dtype=seed.dtype, device=seed.device))
+        return seed
+
+
+traced_seeds = TracedSeeds
 
 
 def draw_seed():
