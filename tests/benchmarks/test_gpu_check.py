@@ -208,7 +208,7 @@ app.run(check.main)
 @pytest.mark.slow
 def test_training_on_two_devices_of_tensorflow():
     pytest.importorskip("tensorflow")
-    sizes = [*SIZES, "--pairs=3", "--preset=one_layer", "--logical_devices=2", "--budget_s=900"]
+    sizes = [*SIZES, "--pairs=3", "--preset=one_layer", "--logical_gpus=2", "--budget_s=900"]
     variables = environment(KERAS_BACKEND="tensorflow", CUDA_VISIBLE_DEVICES="")
     output = run_python("-c", ONLY_TRAINING, "--allow_cpu", *sizes, env=variables).stdout
     rows = table(output)
@@ -217,5 +217,6 @@ def test_training_on_two_devices_of_tensorflow():
     for row in rows:
         first, last, difference = map(float, row[2:5])
         assert last < first < 4 and difference < 1e-5
-        assert all(float(cell.replace(",", "")) > 0 for cell in row[6:])
+        assert all(float(cell.replace(",", "")) > 0 for cell in row[6:9])
+    assert {row[9] for row in rows} == {"gather"}
     assert "Failed: nothing.\nNot measured: nothing.\n" in output
