@@ -98,7 +98,7 @@ def runs(logical_gpus: int = 0, memory_mb: int | None = None) -> list[Run]:
             instead of using all GPUs. TensorFlow must not have been used in the process.
         memory_mb: memory of each logical GPU.
     """
-    one, others = tf.distribute.get_strategy(), []
+    one = tf.distribute.get_strategy()
     if logical_gpus:
         strategy = _split_strategy(logical_gpus, memory_mb)
     elif len(tf.config.list_physical_devices("GPU")) > 1:

@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import math
 
 import keras
 from keras import ops
@@ -393,6 +394,28 @@ def top_k(x, k):
     """
     values, indices = ops.top_k(x, k)
     return values, ops.cast(indices, "int32")
+
+
+def project(x, kernel, bias, contracted):
+    """Returns the product of a tensor and a kernel of any rank, as one matrix product.
+
+    Args:
+        x: `[B, length, ...]`.
+        kernel: its first axes are the axes of `x` after the first two.
+        bias: its axes are the other axes of the kernel, or None.
+        contracted: number of axes of the kernel that are axes of `x`.
+
+    Returns:
+        `[B, length, ...]` with the other axes of the kernel.
+    """
+    rows, columns = math.prod(kernel.shape[:contracted]), kernel.shape[contracted:]
+    outer = ops.shape(x)[:2]
+    if contracted > 1:
+        x = ops.reshape(x, (*outer, rows))
+    x = ops.matmul(x, ops.reshape(kernel, (rows, math.prod(columns))))
+    if bias is not None:
+        x = ops.add(x, ops.reshape(bias, (-1,)))
+    return ops.reshape(x, (*outer, *columns)) if len(columns) > 1 else x
 
 
 def matmul(x, y):

@@ -40,6 +40,7 @@ __all__ = [
     "matmul",
     "matmul_matrix",
     "on_device_of_query",
+    "project",
     "segment_sum",
     "top_k",
     "traced_seeds",
@@ -206,6 +207,18 @@ def _recorded_gradients(function, tensors, d_outputs):
         outputs, list(copies.values()), d_outputs, create_graph=create_graph
     )
     return dict(zip(copies, gradients))
+
+
+def project(x, kernel, bias, contracted):
+    x = ops.convert_to_tensor(x)
+    if x.dtype != kernel.dtype or (bias is not None and bias.dtype != kernel.dtype):
+        return keras_ops.project(x, kernel, bias, contracted)
+    # Product and bias in one launch, and no conversions as in `keras.ops`.
+    outer, columns = x.shape[:2], kernel.shape[contracted:]
+    matrix = kernel.reshape(-1, math.prod(columns))
+    x = x.reshape(-1, matrix.shape[0])
+    x = x @ matrix if bias is None else torch.addmm(bias.reshape(-1), x, matrix)
+    return x.reshape(*outer, *columns)
 
 
 def matmul(x, y):

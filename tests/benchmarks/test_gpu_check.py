@@ -218,5 +218,5 @@ def test_training_on_two_devices_of_tensorflow():
         first, last, difference = map(float, row[2:5])
         assert last < first < 4 and difference < 1e-5
         assert all(float(cell.replace(",", "")) > 0 for cell in row[6:9])
-    assert {row[9] for row in rows} == {"gather"}
+        assert "rows" in row[9].split(", ")
     assert "Failed: nothing.\nNot measured: nothing.\n" in output
