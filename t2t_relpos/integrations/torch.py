@@ -213,18 +213,16 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
         if query.is_nested:
             return self._forward_nested(query, key, value, key_padding_mask, attn_mask), None
         inputs, is_batched = (query, key, value), query.dim() == 3
-        is_self_attention = query is key is value
         if not is_batched:
             inputs = [x[None] for x in inputs]
             key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
         elif not self.batch_first:
             inputs = [x.transpose(0, 1) for x in inputs]
+        if query is key is value:
+            inputs = [inputs[0]] * 3
         for name, x in zip(("query", "key", "value"), inputs, strict=True):
             _checks.check(x, name, "B T D" if is_batched else "1 T D", "float")
-        if is_self_attention and self.in_proj_weight is not None:
-            query, key, value = self._project_once(inputs[0])
-        else:
-            query, key, value = self._project(*inputs)
+        query, key, value = self._project(*inputs)
         lengths = query.shape[2], key.shape[2]
         causal = is_causal and (attn_mask is None or lengths[0] == lengths[1])
         mask, bias = (None, None) if causal else self._pair_mask(attn_mask, len(query), lengths)
@@ -250,20 +248,19 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
             return outputs[0], None if weights is None else weights[0]
         return outputs if self.batch_first else outputs.transpose(0, 1), weights
 
-    def _project(self, *inputs):
+    def _project(self, query, key, value):
         """Returns queries, keys and values of heads, `[B, N, length, H]`."""
+        if query is key is value and self.in_proj_weight is not None:
+            projected = functional.linear(query, self.in_proj_weight, self.in_proj_bias)
+            heads = projected.unflatten(-1, (3, self.num_heads, self.head_dim))
+            return heads.permute(2, 0, 3, 1, 4).unbind()
+        inputs = query, key, value
         kernels = self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
         if self.in_proj_weight is not None:
             kernels = self.in_proj_weight.chunk(3)
         biases = [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
         projected = map(functional.linear, inputs, kernels, biases)
         return [x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2) for x in projected]
-
-    def _project_once(self, x):
-        """Returns the results of `_project` for three times the same input, by one product."""
-        projected = functional.linear(x, self.in_proj_weight, self.in_proj_bias)
-        heads = projected.unflatten(-1, (3, self.num_heads, self.head_dim))
-        return heads.permute(2, 0, 3, 1, 4).unbind()
 
     def _pair_mask(self, attn_mask, batch, lengths):
         """Returns (bool mask, True = attend; scores to add), or None for one that isn't needed."""
