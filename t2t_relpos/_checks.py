@@ -246,6 +246,8 @@ def known_range(values):
 
     All checks of values use this function.
     """
+    if type(values) is int:
+        return values, values
     if not backend.can_be_read(getattr(values, "value", values)):
         return None, None
     try:
@@ -287,13 +289,19 @@ def positions(values, name, spec, sizes=None, advice=""):
         sizes: as in `check_shape`.
         advice: as in `check_shape`.
     """
-    if values is not None:
+    if values is None:
+        return
+    # torch.compile can't trace an array that is made of an int.
+    if type(values) is not int or [] not in _alternatives(spec):
         check(as_array(values), name, spec, "int", sizes, advice=advice)
-        fits_int32(values, name)
+    fits_int32(values, name)
 
 
 def query_offset(value):
     """Raises ValueError if an offset is not an integer or an integer tensor of rank 0 or 1."""
+    if type(value) is int:
+        fits_int32(value, "query_offset")
+        return
     if isinstance(value, (bool, str, list, tuple)):
         raise ValueError(
             "Expected `query_offset` to be an int, a scalar tensor, or an int tensor [B]. "

@@ -5,7 +5,8 @@
 Exits with status 2 if the backend finds no GPU. It runs, within --budget_s:
 
     1. the tests of attention and layers with the marker `gpu`, for at most a third of the time
-    2. on TensorFlow, training on one GPU and on all GPUs, with and without XLA
+    2. on TensorFlow, training on one GPU and on all GPUs, with and without XLA; --logical_gpus=2
+       splits one GPU
     3. attention, forward and backward, next to plain and flash attention, and a training step of
        a Transformer
 
@@ -70,7 +71,13 @@ flags.DEFINE_string("preset", "shaw_base", "Architecture of the Transformer.")
 flags.DEFINE_integer("vocab_size", 32000, "Vocabulary size of the Transformer.", lower_bound=4)
 flags.DEFINE_integer("pairs", 64, "Sentence pairs per batch of training.", lower_bound=1)
 flags.DEFINE_integer("pair_length", 64, "Length of both sides of a pair.", lower_bound=2)
-flags.DEFINE_integer("logical_devices", 0, "On TensorFlow, split the CPU into several devices.")
+flags.DEFINE_integer(
+    "logical_gpus",
+    0,
+    "On TensorFlow, split the first GPU into this number of devices, or the CPU without a GPU.",
+    lower_bound=0,
+)
+flags.DEFINE_integer("gpu_memory_mb", 30_000, "Memory of each logical GPU.", lower_bound=1)
 DTYPE = "bfloat16"
 # Turns of each implementation, and steps of each training run on TensorFlow.
 RUNS = 20
@@ -215,18 +222,19 @@ class Check:
         sizes, first = (FLAGS.vocab_size, FLAGS.pairs, FLAGS.pair_length), None
         print()
         print_header(training.HEADER)
-        for run in training.runs(FLAGS.logical_devices):
+        for run in training.runs(FLAGS.logical_gpus, FLAGS.gpu_memory_mb):
             if self.seconds_left <= 0:
                 self.left_out.append(str(run))
                 continue
             try:
-                run.train(FLAGS.preset, sizes, RUNS)
+                with recorded_rows() as rows:
+                    run.train(FLAGS.preset, sizes, RUNS)
             except Exception as error:  # The other runs are of interest.
                 print_cells([str(run), one_line(error)])
                 self.failed.append(str(run))
                 continue
             first = first or run
-            print_cells(run.cells(first))
+            print_cells([*run.cells(first), ", ".join(rows)])
             if run.difference(first) > training.LIMIT:
                 self.failed.append(f"{run}: other losses than the first run")
 

@@ -1,4 +1,4 @@
-"""Trains a Transformer on one GPU and on all GPUs, with and without XLA. A part of `check`.
+"""Trains a Transformer on one GPU and on several, with and without XLA. A part of `check`.
 
 All runs have the same initial weights, the same batches and no dropout, so their losses differ by
 rounding only. Batches contain padding. Without XLA, TensorFlow traces a step with unknown lengths,
@@ -21,7 +21,7 @@ from trainer.training.strategy import make_strategy
 from trainer.training.training_model import TrainingModel
 
 HEADER = ["devices", "XLA", "first loss", "last loss", "largest difference", "programs"]
-HEADER += ["first step s", "steps/s", "peak MB of a device"]
+HEADER += ["first step s", "steps/s", "peak MB of a device", "rows"]
 # Largest relative difference of the losses of two runs. GPUs round products to TF32.
 LIMIT = 1e-2
 
@@ -50,7 +50,7 @@ class Run:
         return float(np.max(np.abs(np.divide(self.losses, other.losses) - 1.0)))
 
     def cells(self, first) -> list[str]:
-        """Returns the cells of the columns of HEADER. `first` is the first run."""
+        """Returns the cells of the columns of HEADER but the last. `first` is the first run."""
         count, xla = self.strategy.num_replicas_in_sync, "yes" if self.jit_compile else "no"
         losses = [f"{loss:.4f}" for loss in (self.losses[0], self.losses[-1])]
         # The first steps trace and compile.
@@ -88,22 +88,45 @@ class Run:
         self.megabytes = _peak() - before
 
 
-def runs(logical_devices: int = 0) -> list[Run]:
-    """Returns the runs on one device and, if there are several GPUs, on all of them.
+def runs(logical_gpus: int = 0, memory_mb: int | None = None) -> list[Run]:
+    """Returns the runs on one device and, if there are several, on all of them.
 
-    The first one is that to which losses are compared. Those on all GPUs follow. With
-    `logical_devices`, the CPU is split into this number of devices instead.
+    The first one is that to which losses are compared. Those on all devices follow.
+
+    Args:
+        logical_gpus: split the first GPU, or the CPU without a GPU, into this number of devices
+            instead of using all GPUs. TensorFlow must not have been used in the process.
+        memory_mb: memory of each logical GPU.
     """
-    one, others = tf.distribute.get_strategy(), []
-    if logical_devices or len(tf.config.list_physical_devices("GPU")) > 1:
-        strategy = make_strategy("mirrored", logical_devices)
-        others = [Run(strategy, False), Run(strategy, True)]
-    return [Run(one, False), *others, Run(one, True)]
+    one = tf.distribute.get_strategy()
+    if logical_gpus:
+        strategy = _split_strategy(logical_gpus, memory_mb)
+    elif len(tf.config.list_physical_devices("GPU")) > 1:
+        strategy = make_strategy("mirrored")
+    else:
+        return [Run(one, False), Run(one, True)]
+    return [Run(one, False), Run(strategy, False), Run(strategy, True), Run(one, True)]
+
+
+def _split_strategy(count, memory_mb):
+    """Returns a strategy over logical devices of one GPU, or of the CPU without a GPU."""
+    tf.get_logger().setLevel("WARNING")  # At lower levels, TensorFlow logs every sum.
+    kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
+    device = tf.config.list_physical_devices(kind)[0]
+    tf.config.set_visible_devices(device, kind)
+    # Several logical GPUs need limits, and a CPU has none.
+    limits = {"memory_limit": memory_mb} if kind == "GPU" else {}
+    part = tf.config.LogicalDeviceConfiguration(**limits)
+    tf.config.set_logical_device_configuration(device, [part] * count)
+    names = [logical.name for logical in tf.config.list_logical_devices(kind)]
+    # NCCL, the default, refuses several devices of one GPU.
+    one_device = tf.distribute.ReductionToOneDevice()
+    return tf.distribute.MirroredStrategy(names, cross_device_ops=one_device)
 
 
 def _batches(vocab_size, pairs, length):
     """Returns a dataset of two batches. The last quarter of every other sentence is padding."""
-    rng, devices = np.random.default_rng(1), len(tf.config.list_logical_devices())
+    rng, devices = np.random.default_rng(1), len(_gpus() or tf.config.list_logical_devices("CPU"))
     pairs = -(-pairs // devices) * devices
     ids = rng.integers(2, vocab_size, (2, 2, pairs, length)).astype("int32")
     ids[:, :, ::2, max(1, 3 * length // 4) :] = 0

@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import math
 
 import keras
 from keras import ops
@@ -258,6 +259,10 @@ def check_dense(x, name):
     """Raises ValueError if `x` is a tf.RaggedTensor, or stands for one in a functional model."""
 
 
+def check_inputs_dense(layer, inputs):
+    """Raises ValueError if a tensor in nested inputs of a layer is a tf.RaggedTensor."""
+
+
 def as_tensor(x):
     """Converts a NumPy array, a variable or a tensor-like object of the backend to a tensor.
 
@@ -404,6 +409,28 @@ def top_k(x, k):
     return values, ops.cast(indices, "int32")
 
 
+def project(x, kernel, bias, contracted):
+    """Returns the product of a tensor and a kernel of any rank, as one matrix product.
+
+    Args:
+        x: `[B, length, ...]`.
+        kernel: its first axes are the axes of `x` after the first two.
+        bias: its axes are the other axes of the kernel, or None.
+        contracted: number of axes of the kernel that are axes of `x`.
+
+    Returns:
+        `[B, length, ...]` with the other axes of the kernel.
+    """
+    rows, columns = math.prod(kernel.shape[:contracted]), kernel.shape[contracted:]
+    outer = ops.shape(x)[:2]
+    if contracted > 1:
+        x = ops.reshape(x, (*outer, rows))
+    x = ops.matmul(x, ops.reshape(kernel, (rows, math.prod(columns))))
+    if bias is not None:
+        x = ops.add(x, ops.reshape(bias, (-1,)))
+    return ops.reshape(x, (*outer, *columns)) if len(columns) > 1 else x
+
+
 def matmul(x, y):
     """Returns `x @ y` of tensors of one dtype, in that dtype."""
     return ops.matmul(x, y)
@@ -448,6 +475,14 @@ def layer_normalization(inputs, gamma, beta, axes, epsilon):
         epsilon: added to the variance.
     """
     return None
+
+
+def traced_seeds(generator):
+    """Returns an object whose `next()` is that of a keras.random.SeedGenerator.
+
+    torch.compile can trace it.
+    """
+    return generator
 
 
 def draw_seed():

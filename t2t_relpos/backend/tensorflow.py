@@ -2,6 +2,7 @@
 
 import functools
 
+import keras
 import tensorflow as tf
 from keras import ops
 
@@ -34,6 +35,7 @@ __all__ = [
     "as_tensors",
     "can_slice",
     "check_dense",
+    "check_inputs_dense",
     "compile_function",
     "device",
     "dropout_factors",
@@ -93,6 +95,11 @@ def check_dense(x, name):
             "with `.to_tensor()`, which pads with 0, and pass a padding mask, for example "
             "`tf.sequence_mask(x.row_lengths())`. Models need no mask: id 0 is padding."
         )
+
+
+def check_inputs_dense(layer, inputs):
+    for x in keras.tree.flatten(inputs):
+        check_dense(x, f"the inputs of {type(layer).__name__}")
 
 
 def as_tensor(x):

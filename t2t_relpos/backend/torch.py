@@ -40,9 +40,11 @@ __all__ = [
     "matmul",
     "matmul_matrix",
     "on_device_of_query",
+    "project",
     "scaled_dot_product_attention",
     "segment_sum",
     "top_k",
+    "traced_seeds",
     "track_variables",
     "untraced",
     "write_slice",
@@ -235,6 +237,18 @@ def _recorded_gradients(function, tensors, d_outputs):
     return dict(zip(copies, gradients))
 
 
+def project(x, kernel, bias, contracted):
+    x = ops.convert_to_tensor(x)
+    if x.dtype != kernel.dtype or (bias is not None and bias.dtype != kernel.dtype):
+        return keras_ops.project(x, kernel, bias, contracted)
+    # Product and bias in one launch, and no conversions as in `keras.ops`.
+    outer, columns = x.shape[:2], kernel.shape[contracted:]
+    matrix = kernel.reshape(-1, math.prod(columns))
+    x = x.reshape(-1, matrix.shape[0])
+    x = x @ matrix if bias is None else torch.addmm(bias.reshape(-1), x, matrix)
+    return x.reshape(*outer, *columns)
+
+
 def matmul(x, y):
     # `ops.matmul` multiplies float64 in float32.
     return torch.matmul(x, y)
@@ -308,6 +322,22 @@ def layer_normalization(inputs, gamma, beta, axes, epsilon):
 
 # Random numbers are a hash of a seed, as in counter-based generators. Those of Keras read the seed
 # on the host, and torch.compile can't trace it.
+
+
+class TracedSeeds:
+    """The seeds of a keras.random.SeedGenerator, whose `next` torch.compile can't trace."""
+
+    def __init__(self, generator):
+        self._state = generator.state
+
+    def next(self):
+        seed = self._state.value * 1
+        # Keras adds a NumPy array.
+        self._state.assign(seed + torch.arange(2, dtype=seed.dtype, device=seed.device))
+        return seed
+
+
+traced_seeds = TracedSeeds
 
 
 def draw_seed():

@@ -218,6 +218,8 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
             key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
         elif not self.batch_first:
             inputs = [x.transpose(0, 1) for x in inputs]
+        if query is key is value:
+            inputs = [inputs[0]] * 3
         for name, x in zip(("query", "key", "value"), inputs, strict=True):
             _checks.check(x, name, "B T D" if is_batched else "1 T D", "float")
         query, key, value = self._project(*inputs)
@@ -246,8 +248,13 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
             return outputs[0], None if weights is None else weights[0]
         return outputs if self.batch_first else outputs.transpose(0, 1), weights
 
-    def _project(self, *inputs):
+    def _project(self, query, key, value):
         """Returns queries, keys and values of heads, `[B, N, length, H]`."""
+        if query is key is value and self.in_proj_weight is not None:
+            projected = functional.linear(query, self.in_proj_weight, self.in_proj_bias)
+            heads = projected.unflatten(-1, (3, self.num_heads, self.head_dim))
+            return heads.permute(2, 0, 3, 1, 4).unbind()
+        inputs = query, key, value
         kernels = self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
         if self.in_proj_weight is not None:
             kernels = self.in_proj_weight.chunk(3)

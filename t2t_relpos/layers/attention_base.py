@@ -438,18 +438,10 @@ class HeadProjection(keras.layers.EinsumDense):
 
     def call(self, inputs, training=None):
         backend.check_dense(inputs, "the inputs of a projection")
+        bias = None if self.bias is None else ops.convert_to_tensor(self.bias)
         kernel = ops.convert_to_tensor(self.kernel)
-        contracted = self.num_contracted_axes
-        rows = math.prod(kernel.shape[:contracted])
-        outer, columns = ops.shape(inputs)[:2], kernel.shape[contracted:]
-        if contracted == 2:
-            inputs = ops.reshape(inputs, (*outer, rows))
-        x = ops.matmul(inputs, ops.reshape(kernel, (rows, math.prod(columns))))
-        if self.bias is not None:
-            x = ops.add(x, ops.reshape(ops.convert_to_tensor(self.bias), (-1,)))
-        if self.activation is not None:
-            x = self.activation(x)
-        return ops.reshape(x, (*outer, *columns)) if len(columns) > 1 else x
+        x = backend.project(inputs, kernel, bias, self.num_contracted_axes)
+        return x if self.activation is None else self.activation(x)
 
     @property
     def num_contracted_axes(self):

@@ -290,12 +290,13 @@ def _check_arguments(shape, start, positions):
     """
     _check_rank(shape)
     sizes = {"B": shape[0] if len(shape) > 2 else None, "T": shape[-2]}
+    per_entry = False
     if positions is not None:
         if not isinstance(start, int) or start != 0:
             raise ValueError("Expected either `start` or `positions`. Received: both.")
         _checks.positions(positions, "positions", "T | B T", sizes)
         per_entry = len(_checks.as_array(positions).shape) == 2
-    else:
+    elif type(start) is not int:
         start = _checks.as_array(start)
         advice = "Pass `positions` for a position of every input."
         _checks.check(start, "start", " | B", "int", sizes, advice=advice)

@@ -16,9 +16,7 @@ class LayerMixin:
     """
 
     def __call__(self, *args, **kwargs):
-        name = f"the inputs of {type(self).__name__}"
-        for x in keras.tree.flatten((args, kwargs)):
-            backend.check_dense(x, name)
+        backend.check_inputs_dense(self, (args, kwargs))
         return super().__call__(*args, **kwargs)
 
     def rematerialized_call(self, layer_call, *args, **kwargs):
@@ -44,12 +42,11 @@ class LayerMixin:
         super().__setattr__(name, _checks.plain(value))
 
     def __getattr__(self, name):
-        # On PyTorch, a base class finds variables and sublayers with this method.
-        if hasattr(super(), "__getattr__"):
-            try:
-                return super().__getattr__(name)
-            except AttributeError:
-                pass
+        try:
+            # On PyTorch, a base class finds variables and sublayers with this method.
+            return super().__getattr__(name)
+        except AttributeError:
+            pass
         hint = ""
         if not name.startswith("_") and not self.__dict__.get("built", True):
             hint = (

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from t2t_relpos import _checks
+from t2t_relpos import _checks, backend
 from t2t_relpos.attention.attend import attend
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.explain import explain
@@ -330,7 +330,8 @@ class RelativeMultiHeadAttention(AttentionBase):
         """
         dropout = None
         if self.dropout and training:
-            dropout = AttentionDropout(self.dropout, self.dropout_layer.seed_generator)
+            seeds = backend.traced_seeds(self.dropout_layer.seed_generator)
+            dropout = AttentionDropout(self.dropout, seeds)
         defaults = {
             "return_weights": return_attention_scores,
             "rematerialize": self._rematerialize(training),

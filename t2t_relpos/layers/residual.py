@@ -198,7 +198,7 @@ class Dropout(LayerMixin, keras.layers.Dropout):
     def call(self, inputs, training=False):
         if not self.rate or not training:
             return inputs
-        return drop(inputs, self.rate, self.seed_generator)
+        return drop(inputs, self.rate, backend.traced_seeds(self.seed_generator))
 
     def get_config(self):
         config = super().get_config()

@@ -1,6 +1,7 @@
 """Tests that PyTorch computes on one accelerator, and that the host does not wait for it."""
 
 import keras
+import numpy as np
 import pytest
 from keras import ops
 
@@ -13,7 +14,12 @@ from torch.utils._device import _device_constructors
 
 from t2t_relpos import CausalLM, Transformer, backend
 from t2t_relpos.attention import attend, dispatch
-from t2t_relpos.layers import RelationMultiHeadAttention, RelativeMultiHeadAttention
+from t2t_relpos.layers import (
+    RelationMultiHeadAttention,
+    RelativeMultiHeadAttention,
+    SinusoidalPositionEncoding,
+    TransformerDecoder,
+)
 from t2t_relpos.models.config import TransformerConfig
 
 # Methods of a tensor that return values to the host.
@@ -132,6 +138,59 @@ def test_attend_computes_on_the_device_of_the_query(length, rng):
     for one, other in zip(found, expected):
         assert one.device.type == "cpu"
         torch.testing.assert_close(one, other)
+
+
+def masked_attention(rng):
+    layer, inputs, options = attention(rng)
+    masks = {"attention_mask": torch.ones(70, 70, dtype=torch.bool).tril(5), "query_offset": 2}
+    return layer, inputs, options | masks
+
+
+def dropped_attention(rng):
+    settings = {"dropout": 0.4, "seed": 3, "use_gate": True, "output_shape": (3, 2)}
+    _, inputs, options = attention(rng)
+    return RelativeMultiHeadAttention(2, 4, max_relative_position=3, **settings), inputs, options
+
+
+def decoder(rng):
+    x = ops.convert_to_tensor(rng.normal(size=(3, 7, 6)).astype("float32"))
+    layer = TransformerDecoder(8, 2, max_relative_position=3, dropout=0.3)
+    mask = torch.arange(7).expand(3, 7) < 5
+    return layer, [x, x], {"encoder_padding_mask": mask}
+
+
+def positions(rng):
+    x = ops.convert_to_tensor(rng.normal(size=(3, 7, 6)).astype("float32"))
+    return SinusoidalPositionEncoding(), [x], {"start": 4}
+
+
+LAYERS = [masked_attention, dropped_attention, decoder, relations, positions]
+
+
+@pytest.mark.parametrize("make", LAYERS)
+def test_a_training_step_of_a_layer_compiles_as_one_graph(make, rng):
+    layer, inputs, options = make(rng)
+    if "start" not in options:
+        options["training"] = True
+    layer(*inputs, **options)
+    weights = [v.value for v in layer.trainable_variables] or [inputs[0].requires_grad_()]
+    seeds = [v for v in layer.non_trainable_variables if "seed" in v.path]
+    first = [np.array(ops.convert_to_numpy(v)) for v in seeds]
+
+    def results(call):
+        for seed, value in zip(seeds, first, strict=True):
+            seed.assign(value)
+        outputs = call(*inputs)
+        gradients = torch.autograd.grad(outputs.sin().sum(), weights, allow_unused=True)
+        return outputs, *gradients, *(v.value.clone() for v in seeds)
+
+    torch.compiler.reset()
+    expected = results(lambda *args: layer(*args, **options))
+    compiled = torch.compile(
+        lambda *args: layer(*args, **options), fullgraph=True, backend="aot_eager"
+    )
+    for found, one in zip(results(compiled), expected, strict=True):
+        torch.testing.assert_close(found, one)
 
 
 def test_values_on_the_host_are_checked(rng):

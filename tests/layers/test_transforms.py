@@ -247,8 +247,7 @@ if BACKEND == "torch":
         assert_close(example.call(compiled, example.inputs).detach(), expected)
 
     @ignore_warnings_of_dynamo
-    @pytest.mark.parametrize("length", [20])
-    @pytest.mark.parametrize("name", ["keras", "relative"])
+    @pytest.mark.parametrize(("name", "length"), [("keras", 20)])
     def test_torch_can_not_compile_keras_layers_as_one_graph(example):
         torch.compiler.reset()
         compiled = torch.compile(example.layer, backend="eager", fullgraph=True)
