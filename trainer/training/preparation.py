@@ -114,7 +114,7 @@ def describe_settings(config: RunConfig, architecture: TransformerConfig) -> lis
     # The first update is that of step 0.
     last = min(config.warmup_steps, config.train_steps - 1)
     lines.append(f"Largest learning rate: {float(schedule(last)):.3g}, at step {last}")
-    if config.train_steps <= config.warmup_steps:
+    if config.train_steps < config.warmup_steps:
         lines.append(
             f"  Warning: the run ends during warm-up, whose largest learning rate is "
             f"{float(schedule(config.warmup_steps)):.3g}. Give fewer --warmup_steps than "

@@ -80,7 +80,7 @@ def test_forecast_leaves_no_files(small_run, tmp_path):
         "Parameters: 3,778\n",
         "Devices: 1 CPU\n",
         "  hidden_dim = 12\n",
-        "Largest learning rate: 0.0",
+        "Largest learning rate: 0.207, at step 4\n",
         "An epoch: ",
         "The run: 5 steps, 0.",
         "Memory per device: 0.00 GiB for weights, gradients and Adam, and about 0.0",
