@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-FRAMEWORKS = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "jax", "torch"}
+FRAMEWORKS = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "jax", "torch", "triton"}
 STANDARD_LIBRARY = {
     *"abc argparse ast collections contextlib contextvars copy dataclasses difflib".split(),
     *"functools hashlib importlib inspect io itertools json logging math numbers".split(),
@@ -138,8 +138,8 @@ def test_setup_requires_all_packages_that_tests_import():
     packages |= {"absl", "google"}
     local = {path.stem for path in (ROOT / "tests").rglob("*")}
     local |= {"t2t_relpos", "trainer", "benchmarks", "examples", "tests"}
-    # `make test-backends` installs these. The extra `test` does not include them.
-    local |= {"jax", "torch", "transformers", "peft", "accelerate"}
+    # `make test-backends` and `make test-fused` install these, and not the extra `test`.
+    local |= {"jax", "torch", "triton", "transformers", "peft", "accelerate"}
 
     def find(path):
         return imported_packages(path) - sys.stdlib_module_names - local - packages

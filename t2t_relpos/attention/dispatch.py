@@ -365,6 +365,9 @@ def _has_fused_positions(call):
     return 0 < min(call.length_q, call.length_k) and call.has_at_most(FUSED_POSITIONS)
 
 
+HAS_FUSED_KERNEL = Condition(
+    "PyTorch on an NVIDIA GPU of the architecture Ampere or later, and Triton", _has_fused_kernel
+)
 HAS_FLASH_KERNEL = Condition(
     "PyTorch on a CPU or an NVIDIA GPU, or JAX on an NVIDIA GPU", _has_flash_kernel
 )
@@ -536,10 +539,7 @@ TABLE = (
         fused.attend,
         saved_matrices=0,
         requirements=(
-            Condition(
-                "PyTorch on an NVIDIA GPU of the architecture Ampere or later, and Triton",
-                _has_fused_kernel,
-            ),
+            HAS_FUSED_KERNEL,
             NO_TRANSFORM,
             HAS_TABLE,
             *BLOCK_REQUIREMENTS,

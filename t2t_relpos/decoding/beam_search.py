@@ -1,12 +1,12 @@
 """Beam search with length penalty for any model with a step function.
 
-In the order of a call: the search, its loop, the hypotheses, and the choice of candidates.
+In the order of a call: the search, the hypotheses, and the choice of candidates. `search.py` has
+the loop.
 """
 
-import functools
+import types
 from typing import NamedTuple
 
-import keras
 from keras import ops
 
 from t2t_relpos import _checks, backend
@@ -20,16 +20,7 @@ from t2t_relpos.decoding.constraints import (
     next_ids,
 )
 from t2t_relpos.decoding.scores import NO_OUTPUT_SCORE, DecodingResult, length_penalty
-from t2t_relpos.decoding.state_rows import (
-    check_capacity,
-    checked_sizes,
-    gather_rows,
-    join_context,
-    limits,
-    method_of_step,
-    repeat_rows,
-    split_context,
-)
+from t2t_relpos.decoding.search import Request, run
 
 
 def beam_search(
@@ -137,127 +128,24 @@ def beam_search(
     if not (ops.is_tensor(beam_size) or ops.is_tensor(num_results)):
         check_sizes("beam_size", beam_size, num_results)
         beam_size, num_results = int(beam_size), int(num_results)
-    batch_size, max_length = checked_sizes(batch_size, max_length)
     beam_size, num_results = as_size(beam_size), as_size(num_results)
     check_alpha(alpha)
     constraints = checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
-    constraints = constraints.with_ids(eos_id, stop_token_ids, pad_id, batch_size)
+    constraints = constraints.with_ids(eos_id, stop_token_ids, pad_id)
     if t2t_exact:
         _check_exact(length_limit, early_stopping, constraints)
-    check_capacity(step, state, max_length, length_limit)
+    sizes = batch_size, max_length
+    request = Request.checked(step, state, sizes, length_limit, constraints)
     selection = Beams(
-        constraints._replace(prefix=None),
+        constraints,
         beam_size=beam_size,
         alpha=alpha,
         num_results=num_results,
-        max_length=max_length,
+        max_length=request.max_length,
         early_stopping=early_stopping,
         t2t_exact=t2t_exact,
     )
-    limit = limits(batch_size, max_length, length_limit)
-    return _run(selection, step, state, limit, max_length, constraints.prefix)
-
-
-def _run(selection, step, state, limit, max_length, prefix):
-    """Runs the loop of the search and returns its result."""
-    first_beams = _num_first_beams(selection.beam_size, state, prefix)
-    context, rest = split_context(repeat_rows(state, first_beams))
-    fixed = _fixed(context, prefix, selection.beam_size)
-
-    def advance(i, beams, limit, fixed, rest):
-        last = ops.reshape(beams["last"], (-1,))
-        logits, new_state = step(last, join_context(fixed.get("context"), rest))
-        beams, rows = selection.advance(beams, i, logits, limit, fixed.get("prefix"))
-        return beams, gather_rows(split_context(new_state)[1], rows)
-
-    beams = selection.start(limit, first_beams)
-    resize = method_of_step(step, "resize")
-    beams = until_done(advance, beams, limit, fixed, rest, max_length, resize)
-    return selection.result(beams)
-
-
-def _num_first_beams(beam_size, state, prefix):
-    """Returns the number of rows per sentence in the first step.
-
-    All beams are equal in the first step. One row is enough if sizes may change. The context and
-    the prefix have a row for each beam from the start.
-    """
-    sizes_may_change = backend.has_dynamic_shapes() and "context" not in state and prefix is None
-    return 1 if sizes_may_change else beam_size
-
-
-def _fixed(context, prefix, beam_size):
-    """Returns the tensors that no step changes: the model's context and the prefix, by row."""
-    fixed = {} if context is None else {"context": context}
-    if prefix is not None:
-        fixed["prefix"] = ops.repeat(prefix, beam_size, axis=0)
-    return fixed
-
-
-# Steps of the first loop. Each further loop doubles the number.
-FIRST_STEPS = 16
-
-
-def until_done(advance, beams, limit, fixed, rest, max_length, resize=None):
-    """Advances all sentences until each is done.
-
-    Args:
-        advance: `advance(i, beams, limit, fixed, rest) -> (beams, rest)`, one step.
-        beams: dict of tensors `[B, ...]` with `"done"`, bool `[B]`.
-        limit: int32 `[B]`, maximum number of steps of each sentence.
-        fixed: nested dict of tensors `[B * k, ...]` that no step changes.
-        rest: nested dict of tensors `[B * k, ...]`, and `[B, ...]` under `"sentences"`: the state
-            of the model.
-        max_length: maximum number of steps of all sentences.
-        resize: `resize(rest, steps)`, which returns `rest` with space for that many steps, or None.
-            A state has space for all steps at first, and the first loop for a few of them: short
-            searches have small tensors although loops can't change shapes.
-
-    Returns:
-        The beams, or only the entries that `Beams.result` reads. The entries of a sentence are from
-        the step in which it was done or from a later one.
-    """
-    # Only TensorFlow without XLA may change the sizes of tensors between steps.
-    if backend.has_dynamic_shapes():
-        from t2t_relpos.decoding import tensorflow
-
-        return tensorflow.until_done(advance, beams, limit, fixed, rest, RESULT_ENTRIES)
-
-    def step(i, beams, rest):
-        return i + 1, *advance(i, beams, limit, fixed, rest)
-
-    i = ops.convert_to_tensor(0, dtype="int32")
-    for end in _loop_ends(max_length, resize):
-        rest = _without_constants(rest if resize is None else resize(rest, end))
-        proceed = functools.partial(_is_before, end)
-        i, beams, rest = ops.while_loop(proceed, step, (i, beams, rest))
-    return beams
-
-
-def _without_constants(state):
-    """Returns a state without constants of TensorFlow's graph.
-
-    TensorFlow 2.21 with XLA fails if one loop after another passes on the same constant.
-    """
-    return keras.tree.map_structure(backend.hide_constant, state)
-
-
-def _is_before(end, i, beams, rest):
-    """Returns whether a loop that ends before step `end` continues."""
-    return ops.logical_and(i < end, ops.logical_not(ops.all(beams["done"])))
-
-
-def _loop_ends(max_length, resize):
-    """Returns the step before which each loop ends."""
-    ends, end = [], FIRST_STEPS
-    while resize is not None and end < max_length:
-        ends.append(end)
-        end *= 2
-    return [*ends, max_length]
-
-
-# The entries of the hypotheses that `Beams.result` reads.
-RESULT_ENTRIES = ("result_ids", "result_scores", "is_result", "length")
+    return run(selection, request)
 
 
 class Beams:
@@ -271,28 +159,40 @@ class Beams:
 
     Args:
         beam_size, alpha, num_results, max_length, early_stopping, t2t_exact: see `beam_search`.
-        constraints: `Constraints` without a prefix.
+        constraints: `Constraints`. The prefix is that of `fixed`.
     """
+
+    RESULT_ENTRIES = ("result_ids", "result_scores", "is_result", "length")
+    fixed = types.MappingProxyType({})
 
     def __init__(self, constraints, **settings):
         self.constraints = constraints
-        self.beam_size = settings["beam_size"]
+        self.num_rows = self.beam_size = settings["beam_size"]
         self.alpha = settings["alpha"]
         self.num_results = settings["num_results"]
         self.early_stopping = settings["early_stopping"]
         self.t2t_exact = settings["t2t_exact"]
         self.slots = ops.arange(settings["max_length"], dtype="int32")
 
-    def start(self, limit, beams):
+    def first_rows(self, request):
+        """Returns the number of rows per sentence in the first step.
+
+        All beams are equal in the first step. One row is enough if sizes may change. The context
+        and the prefix have a row for each beam from the start.
+        """
+        has_rows = "context" in request.state or request.constraints.prefix is not None
+        return 1 if backend.has_dynamic_shapes() and not has_rows else self.beam_size
+
+    def start(self, limit, rows):
         """Returns the hypotheses before the first step.
 
         Args:
             limit: int `[B]`, largest number of ids of each sentence.
-            beams: number of rows of each sentence, 1 or k. Only the first one is active.
+            rows: number of rows of each sentence, 1 or k. Only the first one is active.
         """
         active, results = (
             ops.zeros_like(limit)[:, None] + ops.arange(size, dtype="int32")
-            for size in (beams, self.beam_size)
+            for size in (rows, self.beam_size)
         )
 
         def padding(rows):
@@ -310,7 +210,7 @@ class Beams:
             "done": limit <= 0,
         }
 
-    def advance(self, beams, i, logits, limit, prefix):
+    def advance(self, beams, i, logits, limit, fixed):
         """Extends every active beam by one id.
 
         Args:
@@ -318,12 +218,12 @@ class Beams:
             i: number of steps so far.
             logits: `[B * k, V]`.
             limit: int `[B]`, largest number of ids of each sentence.
-            prefix: int `[B * k, P]` or None.
+            fixed: dict, with the prefix of each row, int `[B * k, P]`, if there is one.
 
         Returns:
             (the new hypotheses, the rows that the active beams extend, int `[B * k]`).
         """
-        found, ends_early = self._candidates(beams, i, logits, prefix)
+        found, ends_early = self._candidates(beams, i, logits, fixed.get("prefix"))
         ids = ops.where(
             self.slots == i, found.ids[..., None], take_beams(beams["ids"], found.beams)
         )
@@ -447,7 +347,7 @@ class Beams:
         """Returns the best outputs as a `DecodingResult`.
 
         Args:
-            beams: the hypotheses, or only their `RESULT_ENTRIES`.
+            beams: the hypotheses, or only the `RESULT_ENTRIES`.
         """
         n, pad_id = self.num_results, self.constraints.pad_id
         ids, scores, exists = (

@@ -54,12 +54,12 @@ class Constraints(NamedTuple):
             _is_enabled(getattr(self, name), disabled) for name, disabled in _DISABLED.items()
         )
 
-    def with_ids(self, eos_id, stop_token_ids, pad_id, batch_size):
+    def with_ids(self, eos_id, stop_token_ids, pad_id):
         """Returns the constraints of a search with these ids.
 
         Raises:
-            ValueError: if an id is no integer, an end has the id of padding, or the prefix has
-                another batch size. Unknown ids and sizes are not checked.
+            ValueError: if an id is no integer, or an end has the id of padding. Unknown ids are not
+                checked.
         """
         for name, value in (("eos_id", eos_id), ("pad_id", pad_id)):
             if not (ops.is_tensor(value) or _checks.is_integer(value)):
@@ -70,11 +70,6 @@ class Constraints(NamedTuple):
             raise ValueError(
                 "Expected different `eos_id` and `pad_id`: padding is never chosen, so no sentence "
                 f"would end. Received: {eos_id} for both."
-            )
-        if self.prefix is not None and _checks.differ(self.prefix.shape[0], batch_size):
-            raise ValueError(
-                f"Expected `prefix` with a row for each of the {batch_size} sentences. Received: "
-                f"shape {tuple(self.prefix.shape)}."
             )
         end_ids = (eos_id,) if stop_token_ids is None else checked_stop_ids(stop_token_ids, pad_id)
         return self._replace(end_ids=end_ids, pad_id=pad_id)

@@ -1,6 +1,7 @@
 """Samplers: the settings of a search as an object, for `generate`."""
 
 import copy
+import functools
 import types
 
 import keras
@@ -10,6 +11,7 @@ from t2t_relpos.decoding.beam_search import beam_search, check_alpha, check_size
 from t2t_relpos.decoding.constraints import checked_constraints
 from t2t_relpos.decoding.sampling import greedy_search, sample_search
 
+_CONSTRAINTS = ("min_length", "no_repeat_ngram_size", "repetition_penalty")
 # Attributes that are no settings of a search.
 _NOT_SETTINGS = ("seed", "config_seed")
 
@@ -47,6 +49,8 @@ class Sampler:
     (1, 2)
     """
 
+    # Attributes that `get_config` returns in addition to the constraints.
+    _arguments = ()
     num_results = 1
     min_length = no_repeat_ngram_size = 0
     repetition_penalty = 1.0
@@ -64,8 +68,7 @@ class Sampler:
     @property
     def constraints(self):
         """The settings of `Sampler` by name. Assign to the attributes to change them."""
-        names = ("min_length", "no_repeat_ngram_size", "repetition_penalty")
-        return types.MappingProxyType({name: getattr(self, name) for name in names})
+        return types.MappingProxyType({name: getattr(self, name) for name in _CONSTRAINTS})
 
     @property
     def num_hypotheses(self):
@@ -82,7 +85,7 @@ class Sampler:
 
     def get_config(self):
         """Returns the arguments of the sampler as a dict."""
-        return dict(self.constraints)
+        return {name: getattr(self, name) for name in (*self._arguments, *_CONSTRAINTS)}
 
     @classmethod
     def from_config(cls, config):
@@ -120,6 +123,12 @@ class Sampler:
         Returns:
             A `DecodingResult`.
         """
+        search = self._search(uniform)
+        request = {"prefix": prefix, "length_limit": length_limit, "stop_token_ids": stop_token_ids}
+        return search(step, state, batch_size, max_length, **request, **self.constraints)
+
+    def _search(self, uniform):
+        """Returns the function of a search with its settings, except for the constraints."""
         raise NotImplementedError
 
 
@@ -139,27 +148,8 @@ class GreedySampler(Sampler):
     (1, 4)
     """
 
-    def search(
-        self,
-        step,
-        state,
-        batch_size,
-        max_length,
-        uniform=None,
-        prefix=None,
-        length_limit=None,
-        stop_token_ids=None,
-    ):
-        return greedy_search(
-            step,
-            state,
-            batch_size,
-            max_length,
-            prefix=prefix,
-            length_limit=length_limit,
-            stop_token_ids=stop_token_ids,
-            **self.constraints,
-        )
+    def _search(self, uniform):
+        return greedy_search
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
@@ -187,6 +177,8 @@ class BeamSampler(Sampler):
     (1, 2, 4)
     """
 
+    _arguments = ("num_beams", "alpha", "num_results", "early_stopping")
+
     def __init__(
         self,
         num_beams=4,
@@ -210,44 +202,21 @@ class BeamSampler(Sampler):
     def num_hypotheses(self):
         return self.num_beams
 
-    def search(
-        self,
-        step,
-        state,
-        batch_size,
-        max_length,
-        uniform=None,
-        prefix=None,
-        length_limit=None,
-        stop_token_ids=None,
-    ):
-        return beam_search(
-            step,
-            state,
-            batch_size,
-            max_length,
+    def _search(self, uniform):
+        return functools.partial(
+            beam_search,
             beam_size=self.num_beams,
             alpha=self.alpha,
             num_results=self.num_results,
             early_stopping=self.early_stopping,
-            prefix=prefix,
-            length_limit=length_limit,
-            stop_token_ids=stop_token_ids,
-            **self.constraints,
         )
-
-    def get_config(self):
-        return {
-            "num_beams": self.num_beams,
-            "alpha": self.alpha,
-            "num_results": self.num_results,
-            "early_stopping": self.early_stopping,
-            **super().get_config(),
-        }
 
 
 class _RandomSampler(Sampler):
     """Base class of samplers that draw ids at random."""
+
+    _arguments = ("k", "temperature", "num_results")
+    k = p = None
 
     def __init__(self, temperature, seed, num_results, *constraints):
         super().__init__(*constraints)
@@ -265,39 +234,18 @@ class _RandomSampler(Sampler):
         shape = (batch_size, self.num_results, max_length)
         return keras.random.uniform(shape, dtype="float32", seed=self.seed)
 
-    def search(
-        self,
-        step,
-        state,
-        batch_size,
-        max_length,
-        uniform=None,
-        prefix=None,
-        length_limit=None,
-        stop_token_ids=None,
-    ):
-        return sample_search(
-            step,
-            state,
-            batch_size,
-            max_length,
+    def _search(self, uniform):
+        return functools.partial(
+            sample_search,
             temperature=self.temperature,
             num_results=self.num_results,
+            top_k=self.k,
+            top_p=self.p,
             uniform=uniform,
-            prefix=prefix,
-            length_limit=length_limit,
-            stop_token_ids=stop_token_ids,
-            **self._filters(),
-            **self.constraints,
         )
 
     def get_config(self):
-        return {
-            "temperature": self.temperature,
-            "seed": self.config_seed,
-            "num_results": self.num_results,
-            **super().get_config(),
-        }
+        return {**super().get_config(), "seed": self.config_seed}
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
@@ -340,12 +288,6 @@ class TopKSampler(_RandomSampler):
         super().__init__(temperature, seed, num_results, *constraints)
         self.k = _checks.positive_int(k, "k")
 
-    def _filters(self):
-        return {"top_k": self.k}
-
-    def get_config(self):
-        return {"k": self.k, **super().get_config()}
-
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
 class TopPSampler(_RandomSampler):
@@ -370,6 +312,8 @@ class TopPSampler(_RandomSampler):
     (1, 4)
     """
 
+    _arguments = ("p", *_RandomSampler._arguments)
+
     def __init__(
         self,
         p=0.1,
@@ -388,12 +332,6 @@ class TopPSampler(_RandomSampler):
             raise ValueError(f"Expected `p` above 0 and at most 1. Received: {p!r}")
         self.p = p
         self.k = None if k is None else _checks.positive_int(k, "k")
-
-    def _filters(self):
-        return {"top_k": self.k, "top_p": self.p}
-
-    def get_config(self):
-        return {"p": self.p, "k": self.k, **super().get_config()}
 
 
 def copy_settings(sampler):

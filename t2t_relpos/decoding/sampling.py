@@ -18,14 +18,7 @@ from t2t_relpos.decoding.constraints import (
     next_ids,
 )
 from t2t_relpos.decoding.scores import NO_OUTPUT_SCORE, DecodingResult
-from t2t_relpos.decoding.state_rows import (
-    check_capacity,
-    checked_sizes,
-    join_context,
-    limits,
-    repeat_rows,
-    split_context,
-)
+from t2t_relpos.decoding.search import Request, run
 
 
 def greedy_search(
@@ -45,11 +38,13 @@ def greedy_search(
 ):
     """Returns outputs that consist of the most likely id of each step.
 
-    A sentence stops at its end or at its limit.
+    A sentence stops at its end or at its limit. On TensorFlow without XLA, finished sentences are
+    removed from the batch.
 
     Args:
-        step: `step(ids [B], state) -> (logits [B, V], state)`. The first ids are
-            `pad_id`.
+        step: `step(ids [rows], state) -> (logits [rows, V], state)`, with rows = B at first. The
+            first ids are `pad_id`. It may have the methods `resize` and `capacity`, as in
+            `beam_search`.
         state: a nested dict of tensors `[B, ...]`. The entry under
             `"context"` never changes.
         batch_size: B, an int or a scalar tensor.
@@ -81,18 +76,16 @@ def greedy_search(
     >>> ops.convert_to_numpy(result.ids).tolist()
     [[[2, 2, 2]]]
     """
-    batch_size, max_length = checked_sizes(batch_size, max_length)
     constraints = checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
-    constraints = constraints.with_ids(eos_id, stop_token_ids, pad_id, batch_size)
+    constraints = constraints.with_ids(eos_id, stop_token_ids, pad_id)
+    sizes = batch_size, max_length
+    request = Request.checked(step, state, sizes, length_limit, constraints)
 
-    def most_likely(log_probs, allowed, i):
+    def most_likely(log_probs, allowed, i, fixed):
         chosen = ops.argmax(ops.where(allowed, log_probs, MASKED), axis=-1)
         return ops.cast(chosen, "int32")
 
-    check_capacity(step, state, max_length, length_limit)
-    limit = limits(batch_size, max_length, length_limit)
-    result = search_single_path(most_likely, step, state, limit, max_length, constraints)
-    return DecodingResult(*(x[:, None] for x in result))
+    return run(SinglePath(most_likely, request), request)
 
 
 def sample_search(
@@ -127,8 +120,8 @@ def sample_search(
     other sentences.
 
     Args:
-        step: `step(ids [rows], state) -> (logits [rows, V], state)` with
-            rows = B * num_results. The first ids are `pad_id`.
+        step: `step(ids [rows], state) -> (logits [rows, V], state)`, as in `greedy_search`, with
+            rows = B * num_results at first.
         state: as in `beam_search`; rows are never reordered.
         batch_size: B, an int or a scalar tensor.
         max_length: L, largest number of ids of an output, an int or a scalar tensor.
@@ -175,32 +168,23 @@ def sample_search(
     [[[2, 1, 0, 0, 0]]]
     """
     _check(temperature, top_k, top_p, num_results)
-    batch_size, max_length = checked_sizes(batch_size, max_length)
-    num_results = as_size(num_results)
-    check_capacity(step, state, max_length, length_limit)
     constraints = checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
-    constraints = constraints.with_ids(eos_id, stop_token_ids, pad_id, batch_size)
-    if constraints.prefix is not None:
-        prefix = ops.repeat(constraints.prefix, num_results, axis=0)
-        constraints = constraints._replace(prefix=prefix)
-    shape = (batch_size, num_results, max_length)
-    uniform = _uniform(shape, seed, uniform)
+    constraints = constraints.with_ids(eos_id, stop_token_ids, pad_id)
+    sizes = batch_size, max_length
+    request = Request.checked(step, state, sizes, length_limit, constraints)
+    num_results = as_size(num_results)
+    uniform = _uniform((request.batch_size, num_results, request.max_length), seed, uniform)
 
-    def choose(log_probs, allowed, i):
+    def choose(log_probs, allowed, i, fixed):
         allowed = _without_excluded(log_probs, allowed)
         if top_k is not None:
             allowed = keep_top_k(log_probs, allowed, top_k)
         logits = divide(log_probs, allowed, temperature)
         if top_p is not None:
             allowed = keep_top_p(logits, allowed, top_p)
-        return draw(logits, allowed, ops.take(uniform, i, axis=1))
+        return draw(logits, allowed, ops.take(fixed["uniform"], i, axis=1))
 
-    limit = ops.repeat(limits(batch_size, max_length, length_limit), num_results, axis=0)
-    state = repeat_rows(state, num_results)
-    ids, scores, lengths = search_single_path(choose, step, state, limit, max_length, constraints)
-    return DecodingResult(
-        ops.reshape(ids, shape), ops.reshape(scores, shape[:2]), ops.reshape(lengths, shape[:2])
-    )
+    return run(SinglePath(choose, request, num_results, {"uniform": uniform}), request)
 
 
 def _without_excluded(log_probs, allowed):
@@ -242,63 +226,99 @@ def _check(temperature, top_k, top_p, num_results):
             _checks.positive_int(count, name)
 
 
-def search_single_path(choose, step, state, limit, max_length, constraints):
-    """Returns outputs with one hypothesis per row.
+class SinglePath:
+    """Selection of one id for each hypothesis in every step. Hypotheses do not compete.
+
+    The hypotheses are a dict of tensors `[B, n, ...]`: their `ids`, `last` ids and `scores`,
+    whether the ids are complete, `is_complete`, and whether an end `breaks_rules`. `done`, bool
+    `[B]`, says whether all hypotheses of a sentence are complete.
 
     Args:
-        choose: `choose(log_probs [rows, V], allowed, i) -> ids [rows]`, which selects one of the
-            allowed ids, bool `[rows, V]` or `[1, V]`, at index `i`.
-        step: as in `greedy_search`.
-        state: as in `greedy_search`, with a first dimension of rows.
-        limit: int32 `[rows]`, largest number of ids of each row, at most `max_length`.
-        max_length: L, an int or a scalar tensor.
-        constraints: `Constraints` with a prefix for each row.
-
-    Returns:
-        (ids `[rows, L]`, sums of the log-probabilities `[rows]`, lengths `[rows]`).
+        choose: `choose(log_probs [rows, V], allowed, i, fixed) -> ids [rows]`, which selects one of
+            the allowed ids, bool `[rows, V]` or `[1, V]`, at index `i`.
+        request: the `Request` of the search.
+        num_results: n, an int or a scalar tensor. Default: 1.
+        fixed: dict of tensors `[B * n, ...]` that `choose` reads. Default: None, none.
     """
-    context, rest = split_context(state)
-    slots, pad_id = ops.arange(max_length, dtype="int32"), constraints.pad_id
 
-    def proceed(i, path, rest):
-        return ops.logical_and(i < max_length, ops.logical_not(ops.all(path["done"])))
+    RESULT_ENTRIES = ("ids", "scores", "breaks_rules")
 
-    def advance(i, path, rest):
-        logits, new_state = step(path["last"], join_context(context, rest))
-        ids, done = path["ids"], path["done"]
-        log_probs, allowed, ends_early = next_ids(logits, ids, i, constraints)
-        chosen = choose(log_probs, allowed, i)
-        log_prob = ops.take_along_axis(log_probs, chosen[:, None], axis=1)[:, 0]
+    def __init__(self, choose, request, num_results=1, fixed=None):
+        self.choose = choose
+        self.constraints = request.constraints
+        self.num_rows = num_results
+        self.fixed = fixed or {}
+        self.slots = ops.arange(request.max_length, dtype="int32")
+
+    def first_rows(self, request):
+        """Returns n, the number of rows per sentence in all steps."""
+        return self.num_rows
+
+    def start(self, limit, rows):
+        """Returns the hypotheses before the first step.
+
+        Args:
+            limit: int `[B]`, largest number of ids of each sentence.
+            rows: n.
+        """
+        zeros = ops.zeros_like(limit)[:, None] + ops.zeros((rows,), dtype="int32")
+        return {
+            "ids": zeros[..., None] + ops.zeros_like(self.slots) + self.constraints.pad_id,
+            "scores": ops.cast(zeros, "float32"),
+            "last": zeros + self.constraints.pad_id,
+            "is_complete": zeros + limit[:, None] <= 0,
+            "breaks_rules": zeros > 0,
+            "done": limit <= 0,
+        }
+
+    def advance(self, paths, i, logits, limit, fixed):
+        """Extends every hypothesis by one id.
+
+        Args:
+            paths: the hypotheses.
+            i: number of steps so far.
+            logits: `[B * n, V]`.
+            limit: int `[B]`, largest number of ids of each sentence.
+            fixed: the tensors of `self.fixed`, and the `prefix` of each row if there is one.
+
+        Returns:
+            (the new hypotheses, None).
+        """
+        shape, is_complete = ops.shape(paths["last"]), paths["is_complete"]
+        rows = ops.reshape(paths["ids"], (-1, ops.shape(paths["ids"])[2]))
+        constraints = self.constraints._replace(prefix=fixed.get("prefix"))
+        log_probs, allowed, ends_early = next_ids(logits, rows, i, constraints)
+        chosen = self.choose(log_probs, allowed, i, fixed)
+        log_prob = ops.take_along_axis(log_probs, chosen[:, None], axis=1)
         # An id that the model excludes is only chosen if there is no other.
         log_prob = ops.where(log_prob > EXCLUDED_BELOW, log_prob, 0.0)
-        chosen = ops.where(done, pad_id, chosen)
-        is_end = is_one_of(chosen, constraints.end_ids)
-        breaks_rules = path["breaks_rules"]
+        log_prob, chosen = ops.reshape(log_prob, shape), ops.reshape(chosen, shape)
+        chosen = ops.where(is_complete, constraints.pad_id, chosen)
+        breaks_rules = paths["breaks_rules"]
         if ends_early is not None:
-            ends_early = ops.logical_and(ends_early, ops.logical_not(done))
+            ends_early = ops.reshape(ends_early, shape)
+            ends_early = ops.logical_and(ends_early, ops.logical_not(is_complete))
             breaks_rules = ops.logical_or(breaks_rules, ends_early)
+        is_last = ops.logical_or(is_one_of(chosen, constraints.end_ids), i + 1 >= limit[:, None])
         new = {
-            "ids": ops.where(slots == i, chosen[:, None], ids),
-            "scores": path["scores"] + ops.where(done, 0.0, log_prob),
-            "done": ops.logical_or(done, ops.logical_or(is_end, i + 1 >= limit)),
+            "ids": ops.where(self.slots == i, chosen[..., None], paths["ids"]),
+            "scores": paths["scores"] + ops.where(is_complete, 0.0, log_prob),
             "last": chosen,
+            "is_complete": ops.logical_or(is_complete, is_last),
             "breaks_rules": breaks_rules,
         }
-        return i + 1, new, split_context(new_state)[1]
+        return new | {"done": ops.all(new["is_complete"], axis=1)}, None
 
-    zeros = ops.zeros_like(limit)
-    start = {
-        "ids": zeros[:, None] + ops.zeros_like(slots)[None, :] + pad_id,
-        "scores": ops.cast(zeros, "float32"),
-        "done": limit <= 0,
-        "last": zeros + pad_id,
-        "breaks_rules": zeros > 0,
-    }
-    first = ops.convert_to_tensor(0, dtype="int32")
-    _, path, _ = ops.while_loop(proceed, advance, (first, start, rest))
-    lengths = ops.sum(ops.cast(path["ids"] != pad_id, "int32"), axis=-1)
-    scores = ops.where(path["breaks_rules"], NO_OUTPUT_SCORE, path["scores"])
-    return path["ids"], scores, ops.cast(lengths, "int32")
+    def result(self, paths):
+        """Returns the outputs as a `DecodingResult`.
+
+        Args:
+            paths: the hypotheses, or only the `RESULT_ENTRIES`.
+        """
+        ids = paths["ids"]
+        lengths = ops.sum(ops.cast(ids != self.constraints.pad_id, "int32"), axis=-1)
+        scores = ops.where(paths["breaks_rules"], NO_OUTPUT_SCORE, paths["scores"])
+        return DecodingResult(ids, scores, ops.cast(lengths, "int32"))
 
 
 # Below the first temperature, only the most likely ids have a probability above 0 in float32. Above

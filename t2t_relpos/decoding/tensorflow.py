@@ -1,4 +1,4 @@
-"""Parts of beam search for TensorFlow: candidates in two stages, and the loop.
+"""Parts of searches for TensorFlow: candidates of beam search in two stages, and the loop.
 
 Candidates: the vocabulary is split into groups of ids. The best `count` entries are in the `count`
 groups with the largest maxima, because no entry of another group exceeds any of these maxima. The
@@ -132,67 +132,71 @@ def _maxima_without(never_id, entries, maxima):
 REMOVAL_DIVISOR = 4
 
 
-def until_done(advance, beams, limit, fixed, rest, result_entries):
-    """Implements `until_done` of `beam_search`.
+def until_done(advance, hypotheses, limit, fixed, rest, result_entries):
+    """Advances all sentences until each is done, as `_until_done` of `search.py`.
 
     Returns:
         The entries `result_entries`, for each sentence from the step in which it was removed.
     """
 
-    def inner(i, original, beams, limit, fixed, rest):
+    def inner(i, original, hypotheses, limit, fixed, rest):
         num_to_remove = tf.maximum(1, tf.size(original) // REMOVAL_DIVISOR)
 
-        def proceed(i, beams, rest):
-            return tf.math.count_nonzero(beams["done"], dtype=tf.int32) < num_to_remove
+        def proceed(i, hypotheses, rest):
+            return tf.math.count_nonzero(hypotheses["done"], dtype=tf.int32) < num_to_remove
 
-        def step(i, beams, rest):
-            return i + 1, *advance(i, beams, limit, fixed, rest)
+        def step(i, hypotheses, rest):
+            return i + 1, *advance(i, hypotheses, limit, fixed, rest)
 
-        start = i, beams, rest
-        return tf.while_loop(proceed, step, start, shape_invariants=tuple(map(_shapes, start)))
+        shapes = _shapes(i), _shapes(hypotheses, 2), _shapes(rest)
+        return tf.while_loop(proceed, step, (i, hypotheses, rest), shape_invariants=shapes)
 
-    def proceed(i, original, beams, limit, fixed, rest, results):
+    def proceed(i, original, hypotheses, limit, fixed, rest, results):
         return tf.size(original) > 0
 
-    def step(i, original, beams, limit, fixed, rest, results):
-        i, beams, rest = inner(i, original, beams, limit, fixed, rest)
-        done = tf.where(beams["done"])[:, 0]
+    def step(i, original, hypotheses, limit, fixed, rest, results):
+        i, hypotheses, rest = inner(i, original, hypotheses, limit, fixed, rest)
+        done = tf.where(hypotheses["done"])[:, 0]
         indices = tf.gather(original, done)[:, None]
         results = {
-            name: tf.tensor_scatter_nd_update(results[name], indices, tf.gather(beams[name], done))
+            name: tf.tensor_scatter_nd_update(
+                results[name], indices, tf.gather(hypotheses[name], done)
+            )
             for name in results
         }
-        remaining = tf.cast(tf.where(~beams["done"])[:, 0], tf.int32)
+        remaining = tf.cast(tf.where(~hypotheses["done"])[:, 0], tf.int32)
         # Before the first step, a sentence may have one row only.
-        num_rows = tf.shape(beams["log_probs"])[1]
+        num_rows = tf.shape(hypotheses["last"])[1]
         rows = tf.reshape(remaining[:, None] * num_rows + tf.range(num_rows), [-1])
-        original, beams, limit = _gather((original, beams, limit), remaining)
+        original, hypotheses, limit = _gather((original, hypotheses, limit), remaining)
         sentences = {
             name: _gather(part, remaining) for name, part in rest.items() if name == "sentences"
         }
         rest = {n: x for n, x in rest.items() if n != "sentences"}
         rest = _gather(rest, rows) | sentences
-        return i, original, beams, limit, _gather(fixed, rows), rest, results
+        return i, original, hypotheses, limit, _gather(fixed, rows), rest, results
 
     # The original indices of the sentences that are left.
     original = tf.range(tf.size(limit))
-    results = {name: beams[name] for name in result_entries}
-    start = tf.constant(0), original, beams, limit, fixed, rest, results
-    return tf.while_loop(proceed, step, start, shape_invariants=tuple(map(_shapes, start)))[-1]
+    results = {name: hypotheses[name] for name in result_entries}
+    start = tf.constant(0), original, hypotheses, limit, fixed, rest, results
+    shapes = [_shapes(part, 2 if part is hypotheses else 1) for part in start]
+    return tf.while_loop(proceed, step, start, shape_invariants=tuple(shapes))[-1]
 
 
 def _gather(nested, index):
     return tf.nest.map_structure(lambda x: tf.gather(x, index), nested)
 
 
-def _shapes(nested):
-    """Returns shape invariants: the batch shrinks, and the first step may change one beam to k."""
-    is_beams = isinstance(nested, dict) and "log_probs" in nested
+def _shapes(nested, num_unknown=1):
+    """Returns shape invariants without the first sizes.
+
+    The batch shrinks. The first step of a beam search may change one row per sentence to k, the
+    second size of hypotheses.
+    """
 
     def shape_of(x):
-        rank = len(x.shape)
-        return tf.TensorShape(
-            [None] * min(rank, 2 if is_beams else 1) + list(x.shape[2 if is_beams else 1 :])
-        )
+        unknown = min(len(x.shape), num_unknown)
+        return tf.TensorShape([None] * unknown + list(x.shape[unknown:]))
 
     return tf.nest.map_structure(shape_of, nested)

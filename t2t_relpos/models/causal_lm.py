@@ -14,9 +14,9 @@ from t2t_relpos.models.generation import (
     GenerationMixin,
     SearchFunctions,
     cache_capacity,
+    check_steps,
     current_position,
     empty_caches,
-    start_unfolded,
 )
 from t2t_relpos.models.transformer import (
     block_arguments,
@@ -241,11 +241,8 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
         if can_fold(self, self.blocks):
             folded = FoldedLanguageModel(self.config, fold_language_model(self))
             return folded.start_search(source, max_length, num_hypotheses, growing=growing)
-
-        def logits_of(source, ids):
-            return self(ids, training=False)
-
-        return start_unfolded(self, CausalLM, logits_of, source, max_length)
+        check_steps(self, CausalLM, self.blocks)
+        return self.encode(source, max_length), self.step
 
     def score(self, ids, alpha=0.0):
         """Returns the log-probabilities of given texts.

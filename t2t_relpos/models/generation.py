@@ -13,7 +13,13 @@ from t2t_relpos import _checks, backend
 from t2t_relpos.backend import compile_function, largest
 from t2t_relpos.backend.keras_private import sublayers
 from t2t_relpos.decoding.constraints import checked_stop_ids
-from t2t_relpos.decoding.samplers import SAMPLERS, BeamSampler, copy_settings, get_sampler
+from t2t_relpos.decoding.samplers import (
+    SAMPLERS,
+    BeamSampler,
+    Sampler,
+    copy_settings,
+    get_sampler,
+)
 from t2t_relpos.layers.attention_cache import cache_length
 from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
 
@@ -47,6 +53,12 @@ class GenerationMixin:
         A compiled search keeps other attributes of the model and its layers, such as numbers, as
         they were when it was compiled. Call `reset_compiled_searches` after changing them.
 
+        Folded weights are used if the model and all its layers are of the classes of this library
+        and compute in float32, no layer is quantized or has LoRA, and the layers of the blocks have
+        the settings of the config. Otherwise, the search uses `encode` and `step` of the model.
+        They run replaced layers, subclasses of layers, and methods of a subclass of the model. A
+        method that is set on an instance is not looked for.
+
         Args:
             source: int ids `[B, S]`, padded with 0. Sentences of an encoder-decoder model end with
                 id 1. For a `CausalLM`: prompts, with which the outputs start. They may have
@@ -69,6 +81,8 @@ class GenerationMixin:
             finished outputs than `num_results`, the last rows are unfinished outputs.
 
         Raises:
+            NotImplementedError: if a subclass overrides `call` of the model, and neither `encode`
+                nor `step`; or overrides `call` of an attention layer of the decoder.
             TypeError: for any other argument, such as a setting of a sampler.
             ValueError: if `source` is not `[B, S]` or holds ids out of range; if it is longer than
                 `max_length` or has ids after padding or after an end (`CausalLM`); if `max_length`
@@ -116,7 +130,7 @@ class GenerationMixin:
         """Lets the next `generate` compile its search again.
 
         Call it after changing attributes that `step` or the layers read, such as numbers. It is not
-        needed after changes of weights, methods, layers, quantization or LoRA.
+        needed after changes of weights, layers, activations, quantization or LoRA.
 
         Example:
         >>> import numpy as np
@@ -205,71 +219,38 @@ def current_position(state):
     return largest(state["position"], 0)
 
 
-def _steps_match_call(model, cls):
-    """Returns whether `encode` and `step` compute what a call of the model computes.
+def check_steps(model, cls, decoder_blocks):
+    """Raises NotImplementedError if a subclass overrides `call` and decoding would not run it.
 
-    `encode` and `step` do not run the `call` of attention layers, nor the methods that the model's
-    `call` runs. If a subclass overrides `encode` or `step`, they are used.
-
-    Args:
-        model: a model.
-        cls: the class of this library that it is an instance of.
-    """
-    own_steps = not all(_is_inherited(model, cls, name) for name in ("encode", "step"))
-    names = [name for name in ("call", "logits_and_attention", "_decode") if hasattr(cls, name)]
-    attentions = [x for x in sublayers(model) if isinstance(x, RelativeMultiHeadAttention)]
-    return (own_steps or all(_is_inherited(model, cls, name) for name in names)) and all(
-        _is_inherited(attention, RelativeMultiHeadAttention, "call") for attention in attentions
-    )
-
-
-def start_unfolded(model, cls, logits_of, source, max_length):
-    """Returns (state, step function) of a search without folded weights.
-
-    The step is that of the model if it computes what a call of the model computes. Otherwise, each
-    step calls the model on all positions.
+    `step` runs neither the `call` of the model nor that of an attention layer of the decoder.
 
     Args:
         model: a model with `encode` and `step`.
-        cls: as in `_steps_match_call`.
-        logits_of: as in `_start_uncached`, with `source` as context.
-        source: int ids `[B, S]`.
-        max_length: number of steps, an int or a scalar tensor.
+        cls: the class of this library that it is an instance of.
+        decoder_blocks: its decoder blocks.
     """
-    if _steps_match_call(model, cls):
-        return model.encode(source, max_length), model.step
-    return _start_uncached(logits_of, source, ops.shape(source)[0], max_length)
+    if _overrides(model, cls, "encode") or _overrides(model, cls, "step"):
+        return
+    calls = [x for x in ("call", "logits_and_attention", "_decode") if _overrides(model, cls, x)]
+    if calls:
+        raise NotImplementedError(
+            f"Expected a subclass of {cls.__name__} that overrides `{calls[0]}` to override `step` "
+            "too, and `encode` if necessary: they compute one position at a time for `generate`. "
+            f"Received: {type(model).__name__}, which overrides neither."
+        )
+    for layer in (x for block in decoder_blocks for x in sublayers(block)):
+        is_attention = isinstance(layer, RelativeMultiHeadAttention)
+        if is_attention and _overrides(layer, RelativeMultiHeadAttention, "call"):
+            raise NotImplementedError(
+                "Expected an attention layer of the decoder that overrides `_compute_attention` "
+                "instead of `call`, which steps of decoding do not run, or a model that overrides "
+                f"`step`. Received: {type(layer).__name__}, which overrides `call`."
+            )
 
 
-def _is_inherited(layer, cls, name):
-    """Returns whether neither a subclass nor the instance replaces a method of a class."""
-    return getattr(type(layer), name) is getattr(cls, name) and name not in vars(layer)
-
-
-def _start_uncached(logits_of, context, rows, max_length):
-    """Returns (state, step function) of a search in which each step computes all positions.
-
-    Args:
-        logits_of: `logits_of(context, ids [rows, L]) -> logits [rows, L, V]`.
-        context: tensor `[rows, ..]` that no step changes.
-        rows: number of rows, an int or a scalar tensor.
-        max_length: L, an int or a scalar tensor.
-    """
-    state = {
-        "context": context,
-        "ids": ops.zeros((rows, max_length), dtype="int32"),
-        "position": ops.zeros((rows,), dtype="int32"),
-    }
-
-    def step(ids, state):
-        position = current_position(state)
-        slots = ops.arange(ops.shape(state["ids"])[1], dtype="int32")
-        # The model shifts ids: the logits of a position depend on the ids before it.
-        all_ids = ops.where(slots == position - 1, ids[:, None], state["ids"])
-        logits = ops.take(logits_of(state["context"], all_ids), position, axis=1)
-        return logits, {**state, "ids": all_ids, "position": state["position"] + 1}
-
-    return state, step
+def _overrides(layer, cls, name):
+    """Returns whether the class of a layer overrides a method of a class."""
+    return hasattr(cls, name) and getattr(type(layer), name) is not getattr(cls, name)
 
 
 def cache_capacity(self, state):
@@ -284,18 +265,17 @@ class SearchFunctions:
 
     def __init__(self):
         self.functions = {}
-        self._computation = None
+        self._parts = []
 
     def get(self, model, key, compile_search):
         """Returns the search of a key. Calls `compile_search()` if it is not among the last ones.
 
-        Searches that were compiled before a change of the model's computation are removed.
+        Searches that were compiled before a change of the model's parts are removed.
         """
-        computation = self._computation
-        if computation is None or not computation.is_current(model):
-            self._computation = _Computation(model)
-            if computation is None or not computation.equals(self._computation):
-                self.functions = {}
+        parts = _parts(model)
+        if len(parts) != len(self._parts) or not all(map(operator.is_, parts, self._parts)):
+            self.functions = {}
+        self._parts = parts
         # The dict is in the order of use.
         function = self.functions.pop(key, None)
         if function is None:
@@ -310,62 +290,16 @@ class SearchFunctions:
         return SearchFunctions()
 
 
-class _Computation:
-    """The variables, layers, types and attributes that a compiled search of a model depends on.
+def _parts(model):
+    """Returns the variables, layers, types and functions that a compiled search depends on.
 
-    Quantization and LoRA change the variables. Methods, activations and layers may be replaced.
+    Quantization and LoRA change the variables. Activations are functions of layers, and a function
+    may replace a layer. Those of the model itself are not included: Keras sets functions of its
+    own, such as `predict_function`.
     """
-
-    def __init__(self, model):
-        self._variables, self._layers = model.variables, _layers(model)
-        self._types = list(map(type, self._layers))
-        self._sizes = _numbers_of_attributes(self._layers)
-        # Keras sets functions of the model such as `predict_function`, which are no methods.
-        known = vars(keras.layers.Layer(name="any")).keys()
-        self._attributes = [
-            (vars(layer), name, value)
-            for layer in self._layers
-            for name, value in vars(layer).items()
-            if name not in known and (layer is not model or hasattr(type(model), name))
-        ]
-
-    def is_current(self, model):
-        """Returns whether nothing has changed. It may be False without a change.
-
-        Every `generate` calls this method. It does not read the attributes that all layers have. A
-        method that is replaced is a new attribute.
-        """
-        layers = _layers(model)
-        return (
-            _are_same(self._layers, layers)
-            and _are_same(self._variables, model.variables)
-            and self._types == list(map(type, layers))
-            and self._sizes == _numbers_of_attributes(layers)
-            and all(attributes.get(name) is x for attributes, name, x in self._attributes)
-        )
-
-    def equals(self, other):
-        """Returns whether another record has the same objects."""
-        # Layers and functions.
-        callables = ([x for *_, x in record._attributes if callable(x)] for record in (self, other))
-        return (
-            _are_same(self._layers, other._layers)
-            and _are_same(self._variables, other._variables)
-            and self._types == other._types
-            and _are_same(*callables)
-        )
-
-
-def _layers(model):
-    return [model, *(sublayers(model) if isinstance(model, keras.layers.Layer) else ())]
-
-
-def _numbers_of_attributes(layers):
-    return [len(vars(layer)) for layer in layers]
-
-
-def _are_same(first, second):
-    return len(first) == len(second) and all(map(operator.is_, first, second))
+    layers = sublayers(model) if isinstance(model, keras.layers.Layer) else []
+    functions = [x for layer in layers for x in vars(layer).values() if callable(x)]
+    return [*model.variables, model, *layers, *map(type, (model, *layers)), *functions]
 
 
 def _resolve_jit_compile(jit_compile):
@@ -381,7 +315,9 @@ def _resolve_jit_compile(jit_compile):
 def _may_grow(sampler, *, jit_compile):
     """Returns whether caches may grow from step to step."""
     if backend.NAME == "tensorflow":
-        return not jit_compile and isinstance(sampler, BeamSampler)
+        # The loop of a custom search may need fixed shapes.
+        is_known = isinstance(sampler, BeamSampler) or type(sampler).search is Sampler.search
+        return not jit_compile and is_known
     return not backend.HAS_XLA
 
 

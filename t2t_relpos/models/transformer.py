@@ -22,9 +22,9 @@ from t2t_relpos.models.generation import (
     GenerationMixin,
     SearchFunctions,
     cache_capacity,
+    check_steps,
     current_position,
     empty_caches,
-    start_unfolded,
 )
 
 
@@ -319,9 +319,8 @@ class Transformer(GenerationMixin, LayerMixin, keras.Model):
     def start_search(self, source, max_length, num_hypotheses, *, growing=True):
         """Returns (state, step function) for a search of `t2t_relpos.decoding`.
 
-        Folded weights are used if they compute what the model computes. They are folded in every
-        call, because weights may change. That costs little compared to a search. If the model's or
-        an attention's `call` is replaced, every step computes all positions, without caches.
+        `generate` describes when folded weights are used. They are folded in every call, because
+        weights may change. That costs little compared to a search.
 
         Args:
             source: int ids `[B, S]`, padded with 0.
@@ -334,11 +333,8 @@ class Transformer(GenerationMixin, LayerMixin, keras.Model):
         if can_fold(self, (*self.encoder_layers, *self.decoder_layers)):
             folded = FoldedTransformer(self.config, fold_weights(self))
             return folded.start_search(source, max_length, num_hypotheses, growing=growing)
-
-        def logits_of(source, targets):
-            return self({"inputs": source, "targets": targets}, training=False)
-
-        return start_unfolded(self, Transformer, logits_of, source, max_length)
+        check_steps(self, Transformer, self.decoder_layers)
+        return self.encode(source, max_length), self.step
 
     def score(self, source, targets, alpha=0.0, return_alignments=False, layer=None):
         """Returns the log-probabilities of given outputs.

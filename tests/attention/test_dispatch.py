@@ -67,7 +67,7 @@ CHOSEN_FOR_101_POSITIONS = {
         (129, {**TORCH, "causal": True, "rematerialize": False}, "flash"),
         (5000, {**TORCH, "max_relative_position": 0}, "flash"),
         (11, {**TORCH, "rematerialize": True}, "flash"),
-        (11, {**TORCH_GPU, "rematerialize": True}, "flash"),
+        (11, {**TORCH_GPU, "rematerialize": True}, "fused"),
         (128, TORCH_GPU, "rows"),
         (1024, {**TORCH_GPU, "causal": True}, "unrolled_blocks"),
         (1025, TORCH_GPU, "flash"),

@@ -160,7 +160,7 @@ def problem_of(precision):
 @pytest.fixture(params=NAMES)
 def implementation(request, small_block_implementations):
     implementation = small_block_implementations[request.param]
-    platforms = "TENSORFLOW_ON_CPU", "TENSORFLOW_WITHOUT_XLA", "HAS_FLASH_KERNEL"
+    platforms = "TENSORFLOW_ON_CPU TENSORFLOW_WITHOUT_XLA HAS_FLASH_KERNEL HAS_FUSED_KERNEL".split()
     for platform in (getattr(dispatch, name) for name in platforms):
         if platform in implementation.requirements:
             if not platform.holds(AttentionCall(23, 23, 2)):

@@ -5,8 +5,10 @@ from comparisons import assert_all_close
 from keras import ops
 
 from t2t_relpos.decoding import beam_search, length_penalty
-from t2t_relpos.decoding.beam_search import RESULT_ENTRIES, Beams
+from t2t_relpos.decoding.beam_search import Beams
 from t2t_relpos.decoding.constraints import checked_constraints
+from t2t_relpos.decoding.sampling import SinglePath
+from t2t_relpos.decoding.search import Request
 
 LIMITS = np.array([4, 3, 4], "int32")
 
@@ -157,7 +159,8 @@ def test_length_penalty_values():
     np.testing.assert_allclose(length_penalty(7, 0.0), 1.0)
 
 
-def test_result_reads_all_result_entries_and_no_others():
+@pytest.mark.parametrize("cls", [Beams, SinglePath])
+def test_result_reads_all_result_entries_and_no_others(cls):
     """The loop that removes finished sentences keeps only these entries."""
     read = set()
 
@@ -168,6 +171,11 @@ def test_result_reads_all_result_entries_and_no_others():
 
     names = ("beam_size", "num_results", "max_length")
     settings = dict.fromkeys(("alpha", "early_stopping", "t2t_exact"), 0) | dict.fromkeys(names, 2)
-    beams = Beams(checked_constraints(0, None, 0, 1.0), **settings)
-    beams.result(Recorder(beams.start(ops.convert_to_tensor([2, 2], "int32"), 2)))
-    assert read == set(RESULT_ENTRIES)
+    constraints = checked_constraints(0, None, 0, 1.0)
+    if cls is Beams:
+        selection = Beams(constraints, **settings)
+    else:
+        request = Request.checked(constant_step([0.0]), STATE, (2, 2), None, constraints)
+        selection = SinglePath(None, request, 2)
+    selection.result(Recorder(selection.start(ops.convert_to_tensor([2, 2], "int32"), 2)))
+    assert read == set(selection.RESULT_ENTRIES)

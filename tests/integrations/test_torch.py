@@ -189,6 +189,17 @@ def test_results_equal_the_port_of_tensor2tensor(masks):
         assert_close(found, expected)
 
 
+def test_flash_attention_has_linear_memory_at_any_length(run_log):
+    x = inputs()
+    expected = attention()(x, x, x, need_weights=False)[0]
+    run_log.clear()
+    module = attention(flash_attention=True)
+    assert_close(module(x, x, x, need_weights=False)[0], expected)
+    assert run_log and set(run_log) <= {"fused", "flash"}
+    with pytest.raises(ValueError, match="does not support returned attention scores"):
+        module(x, x, x)
+
+
 class TestInTransformerEncoder:
     """`nn.TransformerEncoder` turns bool masks into float masks, and has a fast path."""
 

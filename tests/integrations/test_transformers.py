@@ -282,6 +282,17 @@ def test_classes_are_exchanged_and_restored(case):
     assert restore_attention(model) == 2
 
 
+def test_flash_attention_has_linear_memory_at_any_length(case, run_log):
+    model, lengths = case.make(), 9
+    expected = case.call(model, lengths, case.padding(lengths))[0]
+    replace_attention(model, flash_attention=True)
+    found = case.call(model, lengths, case.padding(lengths))[0]
+    assert_near(found, expected)
+    assert run_log and set(run_log) <= {"fused", "flash", "unrolled_blocks", "scanned_blocks"}
+    restore_attention(model)
+    assert not any(hasattr(module, "flash_attention") for module in model.modules())
+
+
 def test_modules_without_tables_are_not_exchanged():
     model = w2v_bert(add_adapter=True)
     assert replace_attention(model) == 2

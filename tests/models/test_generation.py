@@ -22,7 +22,7 @@ from t2t_relpos.decoding import (
 from t2t_relpos.models import CausalLM, Transformer
 
 SOURCE = np.array([[5, 7, 9, 2, 1], [3, 1, 0, 0, 0], [8, 8, 4, 1, 0]])
-# Of more than 16 ids, so that a compiled beam search enlarges its caches.
+# Of more than 16 ids, so that a compiled search enlarges its caches.
 BEAM = {"alpha": 0.0, "num_results": 2, "min_length": 17}
 GREEDY = {"no_repeat_ngram_size": 2}
 

@@ -1,4 +1,4 @@
-"""`generate` computes what the model computes, also with replaced methods, layers and weights."""
+"""`generate` computes what the model computes, also with replaced layers and weights."""
 
 import keras
 import numpy as np
@@ -89,11 +89,6 @@ def subclass_of(layer, method="call", change=lambda outputs: -outputs):
     layer.__class__ = type(f"Changed{type(layer).__name__}", (type(layer),), {method: changed})
 
 
-def patch_call(layer):
-    original = layer.call
-    layer.call = lambda *args, **kwargs: -original(*args, **kwargs)
-
-
 def enable_lora(model):
     dense = blocks_of(model)[0].self_attention.query_dense
     dense.enable_lora(2)
@@ -126,15 +121,10 @@ CHANGES = {
     "subclass of the attention": lambda m: subclass_of(
         blocks_of(m)[0].self_attention, "_compute_attention"
     ),
-    "subclass of the attention with another call": lambda m: subclass_of(
-        blocks_of(m)[0].self_attention
-    ),
     "subclass of a residual": lambda m: subclass_of(blocks_of(m)[0].feed_forward_residual, "after"),
     "subclass of a block": lambda m: subclass_of(blocks_of(m)[1]),
     "subclass of a norm": lambda m: subclass_of(blocks_of(m)[0].self_attention_residual.norm),
     "attribute of an instance": replace_feed_forward,
-    "call of a feed-forward network": lambda m: patch_call(blocks_of(m)[0].feed_forward),
-    "call of an attention": lambda m: patch_call(blocks_of(m)[0].self_attention),
     "LoRA": enable_lora,
     "quantized": quantize,
     "activation": replace_activation,
@@ -145,10 +135,14 @@ OF_TRANSFORMERS = {
     "subclass of an embedding": lambda m: subclass_of(
         m.target_embedding, change=lambda x: ops.flip(x, -1)
     ),
-    "call of the encoder's norm": lambda m: patch_call(m.encoder_norm),
-    "cross-attention": lambda m: patch_call(m.decoder_layers[1].cross_attention),
+    "subclass of the encoder's norm": lambda m: subclass_of(m.encoder_norm),
+    "subclass of the encoder's attention with another call": lambda m: subclass_of(
+        m.encoder_layers[0].self_attention
+    ),
+    "subclass of the cross-attention": lambda m: subclass_of(
+        m.decoder_layers[1].cross_attention, "_compute_attention"
+    ),
     "biases": lambda m: subclass_of(m, "_logits"),
-    "call of the model": lambda m: patch_call(m),
 }
 
 
@@ -175,9 +169,46 @@ def test_generate_computes_the_changed_model(make, change):
     model = make()
     unchanged = generated(model)
     change(model)
+    # Folded weights have the numbers of the layers.
+    assert folds(model) == (change is change_numbers)
     found = generated(model)
     np.testing.assert_array_equal(found, generated_by_calls(model))
     assert not np.array_equal(found, unchanged)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (subclass_of, "overrides `call` to override `step` too, .* ChangedTransformer, which"),
+        (
+            lambda m: subclass_of(m, "logits_and_attention"),
+            "overrides `logits_and_attention` to override `step`",
+        ),
+        (
+            lambda m: subclass_of(m.decoder_layers[1].cross_attention),
+            "`_compute_attention` instead of `call`.* ChangedRelativeMultiHeadAttention, which",
+        ),
+    ],
+    ids=["call", "logits_and_attention", "attention"],
+)
+def test_generate_rejects_a_call_that_steps_do_not_run(change, message):
+    model = make_transformer()
+    change(model)
+    with pytest.raises(NotImplementedError, match=message):
+        generated(model)
+    with pytest.raises(NotImplementedError, match=message):
+        model.generate(SOURCE, "greedy", LENGTH)
+    # A `step` of the subclass computes what the subclass wants.
+    subclass_of(model, "step")
+    assert generated(model).shape == (3, LENGTH)
+
+
+@pytest.mark.parametrize("change", [subclass_of, lambda m: subclass_of(m.blocks[0].self_attention)])
+def test_generate_rejects_a_call_of_a_language_model_that_steps_do_not_run(change):
+    model = make_language_model()
+    change(model)
+    with pytest.raises(NotImplementedError, match="Changed.*, which overrides "):
+        generated(model)
 
 
 @pytest.mark.parametrize(

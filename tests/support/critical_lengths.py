@@ -3,9 +3,9 @@
 import functools
 
 from t2t_relpos.attention import explain
-from t2t_relpos.decoding.beam_search import FIRST_STEPS
+from t2t_relpos.decoding.search import FIRST_STEPS
 
-# A compiled beam search starts its third, fourth and fifth loop at these ids: 33, 65 and 129.
+# A compiled search starts its third, fourth and fifth loop at these ids: 33, 65 and 129.
 SEARCH_LENGTHS = tuple(2**n * FIRST_STEPS + 1 for n in (1, 2, 3))
 
 

@@ -118,10 +118,7 @@ class LanguageModule(tf.Module):
         uniform = None
         if seed is not None:
             uniform = tf.random.stateless_uniform([batch, 1, max_length], [seed, 0])
-        is_beam = isinstance(sampler, BeamSampler)
-        state, step = self._start_search(
-            prompts, max_length, sampler.num_hypotheses, growing=is_beam
-        )
+        state, step = self._start_search(prompts, max_length, sampler.num_hypotheses)
         limits = tf.fill([batch], max_length)
         return sampler.search(step, state, batch, max_length, uniform, prompts, limits)
 

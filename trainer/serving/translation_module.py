@@ -10,7 +10,6 @@ import functools
 import keras
 import tensorflow as tf
 
-from t2t_relpos.decoding import score_tokens
 from t2t_relpos.models.folded import FoldedTransformer, fold_weights
 from trainer.data.tokenizer import EOS_ID, PAD_ID, Tokenizers
 from trainer.model_dir import ModelDirectory
@@ -176,9 +175,9 @@ class TranslationModule(tf.Module):
         is_long = targets.row_lengths() > self.settings.longest_translation
         targets = targets[:, : self.settings.longest_translation]
         source_ids, target_ids = source.to_tensor(PAD_ID), targets.to_tensor(PAD_ID)
-        logits, alignments = self.transformer.score(source_ids, target_ids)
+        scores, alignments = self.transformer.score(source_ids, target_ids, return_alignments=True)
         is_pair = (target_ids != PAD_ID)[:, :, None] & (source_ids != PAD_ID)[:, None, :]
-        results = score_tokens(logits, target_ids)._asdict() | {
+        results = scores._asdict() | {
             "tokens": self.tokenizers.target.pieces(target_ids),
             "source_tokens": self.tokenizers.source.pieces(source_ids),
             "source_lengths": _lengths(source),

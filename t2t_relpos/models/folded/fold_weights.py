@@ -19,35 +19,32 @@ from t2t_relpos.layers.residual import Residual
 from t2t_relpos.layers.t2t_variants import RelativeMultiHeadAttentionV2
 
 _ATTENTIONS = (RelativeMultiHeadAttention, RelativeMultiHeadAttentionV2)
+# Keras's layers within the layers of this library.
+_KERAS_LAYERS = (keras.layers.Dense, keras.layers.Dropout)
 
 
 def can_fold(model, blocks):
-    """Returns whether folded weights compute what a model computes.
-
-    All layers must be those that the model made, compute in float32, and not be quantized, and no
-    method may be replaced.
+    """Returns whether folded weights are used. `GenerationMixin.generate` describes the rule.
 
     Args:
         model: a model with a `TransformerConfig` as attribute `config`.
         blocks: its encoder and decoder blocks.
     """
     layers = model, *sublayers(model)
-    return all(
-        is_original(layer) and layer.dtype_policy.name == "float32" for layer in layers
-    ) and all(_has_known_sublayers(block, model.config) for block in blocks)
+    return all(map(_is_plain, layers)) and all(
+        _has_known_sublayers(block, model.config) for block in blocks
+    )
 
 
-def is_original(layer):
-    """Returns whether a layer is of a class of this library or of Keras, without own methods.
+def _is_plain(layer):
+    """Returns whether a layer is of a class of this library, in float32 and without LoRA.
 
-    An instance replaces a method if an attribute of the method's name was set.
+    A subclass is of another class. The policies of quantized layers have other names.
     """
     cls = type(layer)
-    if cls.__module__.partition(".")[0] not in ("t2t_relpos", "keras"):
-        return False
-    # Keras wraps `build` and `quantize` of every instance, and `compile` sets `loss`.
-    names = vars(layer).keys() - {"build", "quantize", "loss"}
-    return not any(callable(vars(layer)[n]) and callable(getattr(cls, n, None)) for n in names)
+    is_own = cls in _KERAS_LAYERS or cls.__module__.startswith("t2t_relpos.")
+    has_lora = getattr(layer, "lora_enabled", False)
+    return is_own and layer.dtype_policy.name == "float32" and not has_lora
 
 
 def _has_known_sublayers(block, config):

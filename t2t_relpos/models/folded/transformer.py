@@ -7,6 +7,7 @@ from keras import ops
 from t2t_relpos.attention import attend as attend_relative
 from t2t_relpos.attention.band import Distances
 from t2t_relpos.backend import take_rows
+from t2t_relpos.decoding import score_tokens
 from t2t_relpos.layers.embeddings import sinusoids
 from t2t_relpos.models.folded.cached_attention import (
     MASKED_BIAS,
@@ -33,9 +34,9 @@ class FoldedTransformer:
     >>> from t2t_relpos.models.folded import FoldedTransformer, fold_weights
     >>> model = Transformer.from_preset("tiny", vocab_size=11)
     >>> folded = FoldedTransformer(model.config, fold_weights(model))
-    >>> logits, alignments = folded.score(np.array([[5, 7, 1]]), np.array([[3, 1]]))
-    >>> tuple(logits.shape), tuple(alignments.shape)
-    ((1, 2, 11), (1, 2, 3))
+    >>> scores = folded.score(np.array([[5, 7, 1]]), np.array([[3, 1]]))
+    >>> tuple(scores.token_scores.shape)
+    (1, 2)
     """
 
     def __init__(self, config, weights):
@@ -61,7 +62,13 @@ class FoldedTransformer:
         step = DecoderStep(self.config, self.layers, self.weights, positions, caches)
         return step.start_with_source(self._encode(source), ops.not_equal(source, 0)), step
 
-    def score(self, source, targets):
+    def score(self, source, targets, alpha=0.0, *, return_alignments=False):
+        """Returns the log-probabilities of given outputs, as `Transformer.score`."""
+        logits, alignments = self.logits_and_alignments(source, targets)
+        scores = score_tokens(logits, targets, alpha=alpha)
+        return (scores, alignments) if return_alignments else scores
+
+    def logits_and_alignments(self, source, targets):
         """Returns the logits of given outputs and their alignments.
 
         Args:

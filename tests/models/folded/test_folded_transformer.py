@@ -5,10 +5,11 @@ import functools
 import keras
 import numpy as np
 import pytest
+from comparisons import assert_all_close
 from keras import ops
 from small_transformers import random_transformer, shared_transformer
 
-from t2t_relpos.decoding.state_rows import repeat_rows
+from t2t_relpos.decoding.search import repeat_rows
 from t2t_relpos.models.folded import FoldedTransformer, fold_weights
 from t2t_relpos.models.folded.transformer import dense
 
@@ -91,12 +92,15 @@ def test_steps_equal_the_keras_model(config, beam_size, growing):
 
 
 @on_configs
-def test_logits_and_alignments_of_score_equal_the_keras_model(config):
+def test_logits_scores_and_alignments_equal_the_keras_model(config):
     model = make_model(config)
-    logits, alignments = folded(model).score(SOURCE, TARGETS)
+    logits, _ = folded(model).logits_and_alignments(SOURCE, TARGETS)
+    scores, alignments = folded(model).score(SOURCE, TARGETS, 0.6, return_alignments=True)
     expected = model({"inputs": SOURCE, "targets": TARGETS})
     np.testing.assert_allclose(logits, expected, atol=2e-5, rtol=2e-5)
-    _, expected = model.score(SOURCE, TARGETS, return_alignments=True)
+    expected_scores, expected = model.score(SOURCE, TARGETS, 0.6, return_alignments=True)
+    assert_all_close(scores, expected_scores, rtol=2e-5, atol=2e-5)
+    assert_all_close(folded(model).score(SOURCE, TARGETS, 0.6), scores)
     np.testing.assert_allclose(alignments, expected, atol=2e-5)
     assert alignments.shape == (BATCH, STEPS, LENGTH)
     np.testing.assert_allclose(ops.sum(alignments, -1), 1.0, rtol=1e-5)
@@ -110,7 +114,7 @@ def test_each_normalization_has_its_epsilon(normalize_first):
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.LayerNormalization):
             layer.epsilon = next(epsilons)
-    logits, _ = folded(model).score(SOURCE, TARGETS)
+    logits, _ = folded(model).logits_and_alignments(SOURCE, TARGETS)
     expected = model({"inputs": SOURCE, "targets": TARGETS})
     np.testing.assert_allclose(logits, expected, atol=2e-5, rtol=2e-5)
 
@@ -124,8 +128,9 @@ def test_bfloat16_kernels_change_logits_only_by_rounding_errors():
     attention.pop("epsilon")  # a number
     dtypes = {name: keras.backend.standardize_dtype(w.dtype) for name, w in attention.items()}
     assert dtypes == expected
-    logits, _ = FoldedTransformer(model.config, weights).score(SOURCE, TARGETS)
-    expected, _ = folded(model).score(SOURCE, TARGETS)
+    rounded = FoldedTransformer(model.config, weights)
+    logits, _ = rounded.logits_and_alignments(SOURCE, TARGETS)
+    expected, _ = folded(model).logits_and_alignments(SOURCE, TARGETS)
     assert keras.backend.standardize_dtype(logits.dtype) == "float32"
     error = ops.convert_to_numpy(ops.abs(logits - expected))
     # About ten products are rounded to the 8 bits of precision of bfloat16.

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from trainer.data.tokenizer import Tokenizers
 from trainer.model_dir import ModelDirectory
 from trainer.serving.search import n_best
+from trainer.serving.signatures import TranslationModule
 from trainer.serving.translator import ABSENT
 
 HOSTILE = [
@@ -124,6 +126,11 @@ def test_score_equals_the_keras_model(loaded, sentences, tokenizer, trained_mode
     np.testing.assert_allclose(answer["alignments"].sum(-1), real, atol=1e-5)
     np.testing.assert_allclose(answer["alignments"][real], np.asarray(alignments)[real], atol=1e-5)
     assert not answer["truncated"].any()
+    # A Keras model has the same method as its folded copy.
+    module = TranslationModule(model, Tokenizers.shared(tokenizer))
+    unfolded = module.score(sentences, targets)
+    for name in ("token_scores", "alignments"):
+        np.testing.assert_allclose(unfolded[name], answer[name], atol=1e-4)
 
 
 def test_score_equals_scores_of_translate(loaded, make_module, sentences, tokenizer):
