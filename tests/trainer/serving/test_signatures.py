@@ -7,7 +7,7 @@ import tensorflow as tf
 from trainer.data.tokenizer import Tokenizers
 from trainer.model_dir import ModelDirectory
 from trainer.serving.search import n_best
-from trainer.serving.signatures import TranslationModule
+from trainer.serving.translation_module import TranslationModule
 from trainer.serving.translator import ABSENT
 
 HOSTILE = [
