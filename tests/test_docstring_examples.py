@@ -1,4 +1,4 @@
-"""Tests that the example of every docstring of `t2t_relpos` runs in an empty namespace.
+"""Tests that the examples of the docstrings of the packages run in an empty namespace.
 
 `generate` and `fit` run eagerly, because compilation takes seconds per example.
 """
@@ -14,16 +14,21 @@ import t2t_relpos
 
 
 def examples():
-    """Returns the doctests of all modules of the package, without the names of the modules."""
+    """Returns the doctests of all modules of the packages, without the names of the modules."""
     found = []
+    packages = [t2t_relpos]
+    if keras.backend.backend() == "tensorflow":
+        packages += [importlib.import_module(x) for x in ("trainer", "examples.synthetic_corpus")]
     finder = doctest.DocTestFinder()
     backends = {"tensorflow", "jax", "torch"} - {keras.backend.backend()}
     of_others = tuple(f"t2t_relpos.backend.{name}" for name in backends)
     if keras.backend.backend() != "torch":
         of_others += tuple(f"t2t_relpos.integrations.{x}" for x in ("torch", "speech_modules"))
-    for info in pkgutil.walk_packages([*t2t_relpos.__path__], "t2t_relpos."):
-        if not info.name.startswith(of_others):
-            found += finder.find(importlib.import_module(info.name), globs={})
+    for package in packages:
+        found += finder.find(package, globs={})
+        for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not info.name.startswith(of_others):
+                found += finder.find(importlib.import_module(info.name), globs={})
     return [pytest.param(test, id=test.name) for test in found if test.examples]
 
 

@@ -76,6 +76,14 @@ def test_architecture_page_names_existing_files():
             folder = path.parent
 
 
+def test_architecture_page_names_all_modules():
+    page = (DOCS / "dev" / "architecture.md").read_text()
+    modules = [path for name in ("t2t_relpos", "trainer") for path in (ROOT / name).rglob("*.py")]
+    # In the table, a file name without a folder is in the folder of the name before it.
+    missing = [path for path in modules if not re.search(rf"[`/]{path.name}`", page)]
+    assert {path.name for path in missing} <= {"__init__.py"}
+
+
 def test_images_exist_and_have_an_alternative_text():
     for page in PAGES:
         for text, target in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", page.read_text()):

@@ -58,6 +58,7 @@ class RunConfig:
 
     Example:
 
+    >>> from trainer.config import RunConfig
     >>> config = RunConfig(
     ...     preset="tiny", model_dir="runs/first", data="wmt14_translate/de-en"
     ... ).resolve()

@@ -5,11 +5,16 @@ r"""Translates a test set and prints its sacreBLEU score and other metrics.
         --data=wmt14_translate/de-en --direction=en-de
     python -m trainer.evaluate --saved_model=saved_models/NAME --data=wmt14_translate/de-en \
         --split=dev,test
+    python -m trainer.evaluate --model_dir=runs/ONE,runs/OTHER --source=test.en --target=test.de
 
 Prints a line such as `test BLEU = 97.31` for every test set, then the signature of sacreBLEU, then
-a line with the value and the signature of every other metric: see `trainer.metrics`. The standard
-error has the number of pairs of every test set, with blank sides, unknown tokens and lines that
-normalization changes.
+a line with the value and the signature of every other metric: see `trainer.metrics`. Of several
+models, it prints a table of BLEU and chrF2 for every test set, with confidence intervals and
+sacreBLEU's paired bootstrap: p is the probability that a model as good as the first differs as
+much.
+
+The standard error has the number of pairs of every test set, with blank sides, unknown tokens and
+lines that normalization changes.
 """
 
 import dataclasses
@@ -23,11 +28,11 @@ from trainer import atomic_files, entry_point, metrics, streams
 from trainer.metrics import BLEU_TOKENIZERS, DEFAULT_TOKENIZER, check_bleu_tokenize
 
 _STRING_FLAGS = {
-    "model_dir": "Model directory.",
+    "model_dir": "Model directory, or several, comma-separated, to compare them.",
     "checkpoint": "With --model_dir: step of a checkpoint, 'latest', or 'best' (highest dev BLEU). "
     "Default: model.keras.",
     "saved_model": "Instead of --model_dir: an exported model, saved_models/NAME or "
-    "saved_models/NAME/VERSION.",
+    "saved_models/NAME/VERSION. Also several.",
     "source": "Text files with one sentence per line, plain or .gz, comma-separated.",
     "target": "Files with the reference translations of --source, in the same order.",
     "label": "Name of the test set in the printed lines. Default: test.",
@@ -139,26 +144,40 @@ def _reject_flags(values, names, message):
             raise ValueError(message.format(name=name, value=values[name].value))
 
 
-def _load(values):
-    """Returns the function that translates a batch."""
-    from trainer.serving import model_versions
-
+def _models(values):
+    """Returns the paths of the models, after checks of the flags that choose them."""
     if (values.model_dir is None) == (values.saved_model is None):
         received = "neither" if values.model_dir is None else "both"
         raise ValueError(f"Expected either --model_dir or --saved_model. Received: {received}.")
+    if values.saved_model is not None:
+        message = (
+            "Expected no --{name} with --saved_model, whose beam size is fixed. Received: {value}. "
+            "Export the model with another --beam_size, or evaluate its --model_dir."
+        )
+        _reject_flags(values, ("beam_size",), message)
+        message = (
+            "Expected no --{name} with --saved_model. Received: {value!r}. Give its --model_dir."
+        )
+        _reject_flags(values, ("checkpoint",), message)
+    paths = (values.saved_model or values.model_dir).split(",")
+    if len(paths) > 1:
+        message = "Expected no --{name} with several models. Received: {value!r}. Leave it out."
+        _reject_flags(values, ("output",), message)
+    if len({*paths}) < len(paths):
+        raise ValueError(f"Expected models that differ. Received: {','.join(paths)}.")
+    return paths
+
+
+def _load(values, path):
+    """Returns the function that translates a batch with a model."""
+    from trainer.serving import model_versions
+
     if values.saved_model is None:
-        return _load_model_dir(values)
-    message = (
-        "Expected no --{name} with --saved_model, whose beam size is fixed. Received: {value}. "
-        "Export the model with another --beam_size, or evaluate its --model_dir."
-    )
-    _reject_flags(values, ("beam_size",), message)
-    message = "Expected no --{name} with --saved_model. Received: {value!r}. Give its --model_dir."
-    _reject_flags(values, ("checkpoint",), message)
-    return model_versions.load(values.saved_model, values.alpha)
+        return _load_model_dir(values, path)
+    return model_versions.load(path, values.alpha)
 
 
-def _load_model_dir(values):
+def _load_model_dir(values, path):
     from trainer.model_dir import TRANSLATION, ModelDirectory
     from trainer.serving.translation_module import (
         FastTransformer,
@@ -173,7 +192,7 @@ def _load_model_dir(values):
     given = {name: value for name, value in given.items() if value is not None}
     most = max(TranslationSettings.max_beam_size, values.beam_size or 1)
     settings = TranslationSettings(**given, max_beam_size=most)
-    directory = ModelDirectory.open(values.model_dir, TRANSLATION)
+    directory = ModelDirectory.open(path, TRANSLATION)
     transformer = checkpoints.load_model(directory, values.checkpoint)
     settings = dataclasses.replace(settings, max_input_length=longest_input(directory))
     module = TranslationModule(FastTransformer(transformer), directory.load_tokenizers(), settings)
@@ -212,23 +231,47 @@ def _write_output(path, hypotheses):
         atomic_files.write_text(path, "".join(f"{hypothesis}\n" for hypothesis in hypotheses))
 
 
+def _evaluate(label, corpus, translate, values):
+    """Returns the `Evaluation` of a test set, and reports its text on the standard error."""
+    for line in _describe(label, corpus, translate, values.bleu_tokenize):
+        print(line, file=sys.stderr, flush=True)
+    result = evaluate(translate, corpus, values.batch_size, values.bleu_tokenize)
+    if result.truncated:
+        print(
+            f"warning: {result.truncated} sentences of {label} were truncated to the maximum "
+            "input length of the model.",
+            file=sys.stderr,
+        )
+    return result
+
+
+def _compare(models, test_sets, values):
+    """Prints a table of the scores of several models for every test set."""
+    systems = {label: {} for label in test_sets}
+    for model in models:
+        translate = _load(values, model)
+        for label, corpus in test_sets.items():
+            print(f"{model}:", file=sys.stderr, flush=True)
+            result = _evaluate(label, corpus, translate, values)
+            systems[label][model] = result.hypotheses
+    for label, corpus in test_sets.items():
+        print(f"{label}, paired bootstrap against {models[0]}:")
+        table = metrics.compare(systems[label], list(corpus.targets()), values.bleu_tokenize)
+        print("\n".join(table), flush=True)
+
+
 def _run(values):
     language = _check_metrics(values)
     test_sets = _read_corpora(values)
-    translate = _load(values)
+    models = _models(values)
+    if len(models) > 1:
+        _compare(models, test_sets, values)
+        return
+    translate = _load(values, models[0])
     _check_output(values, len(test_sets))
     results = {}
     for label, corpus in test_sets.items():
-        for line in _describe(label, corpus, translate, values.bleu_tokenize):
-            print(line, file=sys.stderr, flush=True)
-        options = values.batch_size, values.bleu_tokenize
-        results[label] = result = evaluate(translate, corpus, *options)
-        if result.truncated:
-            print(
-                f"warning: {result.truncated} sentences of {label} were truncated to the maximum "
-                "input length of the model.",
-                file=sys.stderr,
-            )
+        results[label] = result = _evaluate(label, corpus, translate, values)
         # Before the translations, which may not be writable.
         print(f"{label} BLEU = {result.score.value:.2f}", flush=True)
         _write_output(values.output, result.hypotheses)

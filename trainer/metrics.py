@@ -58,6 +58,42 @@ def sacrebleu(
     return _bleu("BLEU", hypotheses, references, tokenize)
 
 
+def compare(
+    systems: dict[str, Sequence[str]], references: Sequence[str], tokenize: str = DEFAULT_TOKENIZER
+) -> list[str]:
+    """Returns a table of BLEU and chrF2 of several systems, with sacreBLEU's paired bootstrap.
+
+    Each score has its 95% confidence interval. p is the probability that a
+    system as good as the first differs from it as much.
+
+    Args:
+        systems: the translations of each system by its name.
+        references: reference translations.
+        tokenize: tokenizer of sacreBLEU for BLEU.
+
+    Returns:
+        Lines: a header, a line for each system, and the signatures of both metrics.
+    """
+    from sacrebleu.significance import PairedTest
+
+    found = {"BLEU": BLEU(tokenize=tokenize, force=True), "chrF2": CHRF()}
+    test = PairedTest([*systems.items()], found, [list(references)], test_type="bs")
+    signatures, scores = test()
+    width = max(map(len, ["model", *systems]))
+    lines = [f"  {'model':{width}}" + "".join(f"{name:>16}{'p':>9}" for name in found)]
+    first = next(iter(systems.values()))
+    for number, (system, translations) in enumerate(systems.items()):
+        line = f"  {system:{width}}"
+        for name in found:
+            result = scores[name][number]
+            # sacreBLEU's p of equal translations is the smallest one.
+            p = 1.0 if number and translations == first else result.p_value
+            p = "-" if p is None else f"{p:.4f}"
+            line += f"{f'{result.score:.2f} ± {result.ci:.2f}':>16}{p:>9}"
+        lines.append(line)
+    return lines + [f"{name}  {signatures[name]}" for name in found]
+
+
 def bleu_warning(references: Sequence[str], tokenize: str = DEFAULT_TOKENIZER) -> str | None:
     """Returns a warning if BLEU can't score a test set, otherwise None.
 

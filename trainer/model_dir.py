@@ -443,6 +443,7 @@ def _distinct(names):
     tensor2tensor's vocabularies may contain both. Their ids are never used. CTranslate2 requires
     unique names.
 
+    >>> from trainer.model_dir import _distinct
     >>> _distinct(["<pad>", "<EOS>", "a", "", "a"])
     ['<pad>', '<EOS>', '<id 2>', '<id 3>', 'a']
     """

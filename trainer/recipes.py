@@ -6,7 +6,10 @@ over all devices.
 """
 
 import difflib
+import json
+from pathlib import Path
 
+import t2t_relpos
 from trainer.model_dir import TRANSLATION, ModelDirectory
 
 # Shaw et al. 2018, section 4.1, and Vaswani et al. 2017, section 5.
@@ -56,6 +59,9 @@ RECIPES = {
     "tiny": _T2T | _SMALL,
 }
 
+# `t2t_relpos.t2t` reads the same file, but imports Keras.
+_HPARAMS_SETS = Path(t2t_relpos.__file__).parent / "t2t" / "hparams_sets.json"
+
 DEFAULTS = {"keep_checkpoints": 5}
 _INTERVALS = ("checkpoint_every", "checkpoint_minutes")
 # Used if neither the settings nor the recipe have a checkpoint interval.
@@ -85,13 +91,34 @@ def recipe_of(config) -> dict:
 
 def _preset_recipe(config):
     if config.preset not in RECIPES:
-        similar = difflib.get_close_matches(config.preset or "", RECIPES, n=1, cutoff=0.5)
-        hint = f" Did you mean {similar[0]}?" if similar else " Give one with --preset."
         raise ValueError(
             f"Expected preset to be one of {', '.join(RECIPES)}. Received: "
-            f"{config.preset or 'none'}.{hint}"
+            f"{config.preset or 'none'}. {_preset_hint(config.preset)}"
         )
     return RECIPES[config.preset]
+
+
+def _preset_hint(name):
+    """Returns what to do instead of giving an unknown preset."""
+    if name is None:
+        return "Give one with --preset."
+    sets = json.loads(_HPARAMS_SETS.read_text("utf-8"))["sets"]
+    if name in sets:
+        base, differences = sets[name]
+        while not differences and base not in RECIPES:
+            base, differences = sets[base]
+        if not differences:
+            return f"This hparams set of tensor2tensor is equal to {base}: give --preset={base}."
+        return "This hparams set of tensor2tensor is no preset."
+    # A guess corrects letters, not words or versions: those would be other architectures.
+    similar = [preset for preset in RECIPES if sorted(preset) == sorted(name)]
+    similar += difflib.get_close_matches(name, RECIPES, n=1, cutoff=0.88)
+    similar = [preset for preset in similar if _digits(preset) == _digits(name)]
+    return f"Did you mean {similar[0]}?" if similar else "Give another --preset."
+
+
+def _digits(text):
+    return [character for character in text if character.isdigit()]
 
 
 def _inherited_recipe(config):

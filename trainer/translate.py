@@ -215,6 +215,9 @@ def _translate_stream(values, source, call):
                 if translations[0].truncated:
                     warning = f"warning: line {number} was truncated to the maximum input length"
                     tqdm.write(f"{warning} of the model.", file=sys.stderr)
+                if not translations[0].complete:
+                    warning = f"warning: the translation of line {number} was cut at the maximum"
+                    tqdm.write(f"{warning} length of the output.", file=sys.stderr)
                 if number % window == 0:
                     for file in files:
                         file.flush()

@@ -26,6 +26,7 @@ def generate(split, size=None, seed=0):
 
     Example:
 
+    >>> from examples.synthetic_corpus import generate
     >>> generate("dev", size=2) == generate("dev", size=4)[:2]
     True
     """

@@ -1,4 +1,4 @@
-"""Keras layers, one per file."""
+"""Keras layers: attention, Transformer blocks and their parts."""
 
 from t2t_relpos.layers.embeddings import (
     LearnedPositionEmbedding,

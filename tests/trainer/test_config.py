@@ -194,8 +194,18 @@ def test_positions_equal_those_of_the_model():
 @pytest.mark.parametrize(
     ("preset", "message"),
     [
-        ("tyni", "Expected preset to be one of shaw_base, .*, tiny. Received: tyni. Did you"),
+        (
+            "tyni",
+            "Expected preset to be one of shaw_base, .*, tiny. Received: tyni. Did you",
+        ),
         (None, "Received: none. Give one with --preset"),
+        ("transformer_relativ", "Did you mean transformer_relative"),
+        ("transformer_base_v3", "set of tensor2tensor is equal to transformer_base: give --preset"),
+        ("transformer_base_v2", "This hparams set of tensor2tensor is no preset"),
+        # Not transformer_base, _v1 and _big.
+        ("universal_transformer_base", "Received: universal_transformer_base. Give another"),
+        ("transformer_base_v4", "Give another --preset"),
+        ("transformer", "Give another --preset"),
     ],
 )
 def test_unknown_preset_raises(preset, message):

@@ -137,6 +137,32 @@ def test_several_splits_are_evaluated(load_calls, read_calls, capsys):
     assert read_calls[-1] == ("set", "test", None, None)
 
 
+def test_several_models_are_compared_with_the_paired_bootstrap(pair_files, monkeypatch, capsys):
+    def load(path, alpha):
+        change = bytes.lower if path == "lower" else bytes
+        return lambda texts: [Translation(change(text), 0.0, False) for text in texts]
+
+    monkeypatch.setattr(model_versions, "load", load)
+    run("--saved_model=first,lower,other", *pair_files)
+    printed = capsys.readouterr()
+    header, names, first, lower, other, *signatures = printed.out.splitlines()
+    assert header == "test, paired bootstrap against first:"
+    assert names.split() == ["model", "BLEU", "p", "chrF2", "p"]
+    for line, texts in ((first, SOURCES), (lower, [text.lower() for text in SOURCES])):
+        bleu = sacrebleu.corpus_bleu(texts, [REFERENCES]).score
+        chrf = sacrebleu.corpus_chrf(texts, [REFERENCES]).score
+        values = line.split()
+        assert (values[1], values[5]) == (f"{bleu:.2f}", f"{chrf:.2f}")
+    assert first.split()[4] == "-" and 0.0 < float(lower.split()[4]) < 1.0
+    assert other.split()[1:4] == first.split()[1:4]
+    assert other.split()[4] == other.split()[8] == "1.0000"
+    assert [line.partition("|version")[0] for line in signatures] == [
+        "BLEU  nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a|smooth:exp",
+        "chrF2  nrefs:1|bs:1000|seed:12345|case:mixed|eff:yes|nc:6|nw:0|space:no",
+    ]
+    assert printed.err.count("test data: 4 pairs") == 3
+
+
 def test_tokenizer_of_bleu(load_calls, tmp_path, capsys):
     for name in ("source", "target"):
         (tmp_path / name).write_text("你好，世界！\n今天天气很好。\n")
@@ -271,6 +297,11 @@ def test_settings_of_the_search_of_a_checkpoint(
         (f"{FILES} --saved_model=b --beam_size=2", "Expected no --beam_size with --saved_model,"),
         (f"{FILES} --saved_model=absent", "Expected the directory of a SavedModel, .*Received:"),
         (f"{FILES} --model_dir=absent", "Expected a model directory, .*Received: absent, which"),
+        (
+            f"{FILES} --model_dir=a,b --output=x",
+            "Expected no --output with several models. Received: 'x'. Leave it out.",
+        ),
+        (f"{FILES} --model_dir=a,a", "Expected models that differ. Received: a,a."),
         (f"{FILES} --model_dir=a --beam_size=0", "Expected beam_size to be at least 1."),
     ],
 )

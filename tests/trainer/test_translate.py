@@ -80,6 +80,7 @@ def to_upper_case(text):
         "translations": tf.constant([sentence.upper() for sentence in sentences], tf.string),
         "scores": tf.constant([-1.0] * len(sentences)),
         "truncated": tf.constant([len(sentence) > 6 for sentence in sentences]),
+        "complete": tf.constant([sentence != b"endless" for sentence in sentences]),
     }
 
 
@@ -163,6 +164,15 @@ def test_warnings_have_the_numbers_of_truncated_lines(run_fake, capsys):
         "4",
     ]
     assert messages[-1].startswith("4 sentences in ")
+
+
+def test_warnings_have_the_numbers_of_translations_that_are_cut(run_fake, capsys):
+    _, messages = run_fake(capsys, [b"one", b"endless", b"two"], "--batch_size=2")
+    assert (
+        "warning: the translation of line 2 was cut at the maximum length of the output."
+        in messages
+    )
+    assert not [text for text in messages if re.search("line [13]", text)]
 
 
 def test_lines_with_invalid_bytes_are_translated_with_a_warning(run_fake, capsys):

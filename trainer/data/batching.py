@@ -83,6 +83,7 @@ def padded_rows(batch_tokens: int, boundary: int, row_multiple: int = 1) -> int:
 
     Example:
 
+    >>> from trainer.data.batching import padded_rows
     >>> padded_rows(100, 20), padded_rows(100, 20, row_multiple=4)
     (5, 8)
     """
@@ -125,6 +126,7 @@ class Chunks:
 
     Example:
 
+    >>> from trainer.data.batching import Chunks
     >>> chunks = Chunks(pairs=11, chunk_pairs=4)
     >>> [chunks.rows(chunk).tolist() for chunk in range(len(chunks))]
     [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8]]
@@ -259,6 +261,7 @@ def bucket_boundaries(max_length: int) -> np.ndarray:
 
     Example:
 
+    >>> from trainer.data.batching import bucket_boundaries
     >>> bucket_boundaries(25).tolist()
     [8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 22, 24, 25]
     """

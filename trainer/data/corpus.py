@@ -114,15 +114,7 @@ def read_tfds(
             languages, or can't be prepared.
         MissingSplitError: if the set does not have the split. It is a subclass of ValueError.
     """
-    builder, direction = _builder(name, data_dir), direction or "en-de"
-    languages = tuple(getattr(builder.info.features, "languages", ()))
-    pair = tuple(direction.split("-"))
-    if len(pair) != 2 or pair[0] == pair[1] or not set(pair) <= set(languages):
-        raise ValueError(
-            f"Expected a direction between two of the languages of {name}: "
-            f"{', '.join(languages) or 'it has none'}. "
-            f"Received: {direction!r}. Write it as source-target, such as 'en-de'."
-        )
+    builder, pair = _translation_builder(name, direction, data_dir)
     try:
         builder.download_and_prepare()
     except OSError as error:
@@ -135,6 +127,79 @@ def read_tfds(
         known = ", ".join(builder.info.splits)
         raise MissingSplitError(f"Expected a split of {name}: {known}. Received: {split!r}.")
     return TfdsCorpus(name, split, *pair, data_dir)
+
+
+@dataclass(frozen=True)
+class MissingData:
+    """A translation set that is not on disk.
+
+    Attributes:
+        folder: folder that it would be written to.
+        download_size, prepared_size: bytes, or None if TensorFlow Datasets does not know them.
+    """
+
+    folder: str
+    download_size: int | None
+    prepared_size: int | None
+
+
+def find_missing(name: str, direction: str | None, data_dir: str | None) -> MissingData | None:
+    """Returns the sizes of a set that `read_tfds` would download, or None if it is on disk.
+
+    Nothing is downloaded or written.
+
+    Raises:
+        ValueError: as `read_tfds`.
+    """
+    builder, _ = _translation_builder(name, direction, data_dir)
+    if Path(builder.data_dir).exists():
+        return None
+    sizes = builder.info.download_size or _size_of_downloads(builder), builder.info.dataset_size
+    return MissingData(str(builder.data_dir), *(int(size) if size else None for size in sizes))
+
+
+class _UrlRecorder:
+    """Replaces the download manager of TensorFlow Datasets. It records addresses of files."""
+
+    def __init__(self):
+        self.urls = set()
+
+    def download_and_extract(self, urls):
+        """Records the addresses, and returns a path for each."""
+        import tensorflow as tf
+
+        self.urls.update(tf.nest.flatten(urls))
+        return tf.nest.map_structure(Path, urls)
+
+    download = download_and_extract
+
+    def extract(self, paths):
+        """Returns the paths of archives that the user has downloaded."""
+        return paths
+
+
+def _size_of_downloads(builder):
+    """Returns the sum of the sizes that TensorFlow Datasets has recorded, or None."""
+    recorder = _UrlRecorder()
+    try:
+        builder._split_generators(recorder)
+        return sum(builder.url_infos[url].size for url in recorder.urls)
+    except Exception:  # Other sets read the downloaded files here, or have no recorded sizes.
+        return None
+
+
+def _translation_builder(name, direction, data_dir):
+    """Returns the builder of a translation set, and the source and target language."""
+    builder, direction = _builder(name, data_dir), direction or "en-de"
+    languages = tuple(getattr(builder.info.features, "languages", ()))
+    pair = tuple(direction.split("-"))
+    if len(pair) != 2 or pair[0] == pair[1] or not set(pair) <= set(languages):
+        raise ValueError(
+            f"Expected a direction between two of the languages of {name}: "
+            f"{', '.join(languages) or 'it has none'}. "
+            f"Received: {direction!r}. Write it as source-target, such as 'en-de'."
+        )
+    return builder, pair
 
 
 def _builder(name, data_dir):

@@ -38,6 +38,8 @@ class SentencePieceTokenizer(Tokenizer):
 
     Example:
 
+    >>> import tensorflow as tf
+    >>> from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
     >>> lines = ["to be or not to be", "that is the question"]
     >>> tokenizer = SentencePieceTokenizer.train(lines, vocab_size=32)
     >>> ids = tokenizer.tokenize(tf.constant(["to be", "the question"]))

@@ -40,6 +40,8 @@ class SubwordTokenizer(Tokenizer):
 
     Example:
 
+    >>> import tensorflow as tf
+    >>> from trainer.data.subword_tokenizer import SubwordTokenizer
     >>> subtokens = ["<pad>_", "<EOS>_", "the_", "cat_"]
     >>> subtokens += sorted(set(r"\\_u;0123456789").union(*subtokens))
     >>> tokenizer = SubwordTokenizer("".join(f"'{subtoken}'\\n" for subtoken in subtokens).encode())
@@ -203,6 +205,8 @@ class LongestMatch:
 
     Example:
 
+    >>> import tensorflow as tf
+    >>> from trainer.data.subword_tokenizer import LongestMatch
     >>> match = LongestMatch({"a": 2, "b": 3, "ab": 4, "abab": 5})
     >>> match(tf.constant(["abaab", "", "abababb"])).to_list()
     [[4, 2, 4], [], [5, 4, 3]]

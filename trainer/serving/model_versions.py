@@ -14,6 +14,7 @@ import tensorflow_text  # noqa: F401  (registers ops of the tokenizer)
 from trainer import atomic_files
 from trainer.serving.translator import Translator
 
+# Outputs of `serving_default`. Earlier versions have no `complete`.
 OUTPUTS = ("scores", "translations", "truncated")
 
 
@@ -95,7 +96,7 @@ def _load(directory):
         ) from error
     signature = loaded.signatures.get("serving_default")
     outputs = tuple(sorted(signature.structured_outputs)) if signature is not None else ()
-    if outputs != OUTPUTS:
+    if not {*OUTPUTS} <= {*outputs}:
         raise ValueError(
             f"Expected a SavedModel whose serving_default returns {', '.join(OUTPUTS)}. Received: "
             f"{directory}, which returns {', '.join(outputs) or 'nothing'}. Write one with `python "

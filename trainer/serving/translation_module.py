@@ -19,6 +19,8 @@ from trainer.serving.translator import ABSENT
 from trainer.serving.warmup import warmup_requests
 
 _WIDEST_SMALL_BEAM = 256
+# Results that have a value for each translation.
+_BY_TRANSLATION = ("translations", "scores", "complete")
 _TEXT = tf.TensorSpec([None], tf.string, name="text")
 
 
@@ -91,14 +93,15 @@ class TranslationModule(tf.Module):
 
         Returns:
             A dict: `translations`, string `[B]`; `scores`, float32 `[B]`, log-probability divided
-            by the length penalty; `truncated`, bool `[B]`, whether the sentence was truncated.
+            by the length penalty; `truncated`, bool `[B]`, whether the sentence was truncated;
+            `complete`, bool `[B]`, whether the translation ends below the maximum length.
 
         Raises:
             tf.errors.InvalidArgumentError: when the graph runs, if `text` has another rank.
         """
         search = self._compiled_search if self.settings.jit_compile else self._default_search
         results = self._translate_with(search, text, 1)
-        return results | {name: results[name][:, 0] for name in ("translations", "scores")}
+        return results | {name: results[name][:, 0] for name in _BY_TRANSLATION}
 
     @tf.function(
         input_signature=[
@@ -123,9 +126,10 @@ class TranslationModule(tf.Module):
             num_results: int32 n, translations per sentence, from 1 to `beam_size`.
 
         Returns:
-            A dict as in `serve`, with `translations` and `scores` of shape `[B, n]`, best first.
-            If fewer than n translations end within the limit, truncated ones follow. Missing ones,
-            such as those of a blank sentence, are empty and have the score -1e7.
+            A dict as in `serve`, with `translations`, `scores` and `complete` of shape `[B, n]`,
+            best first. If fewer than n translations end within the limit, others follow, which are
+            not complete. Missing ones, such as those of a blank sentence, are empty, have the score
+            -1e7 and are not complete.
 
         Raises:
             tf.errors.InvalidArgumentError: when the graph runs, for arguments out of range.
@@ -211,18 +215,20 @@ class TranslationModule(tf.Module):
         """Returns the dict of `translate`. `search` is a function of ragged ids."""
         ids, truncated = self._truncated_ids(text)
         nonblank = tf.where(ids.row_lengths() > 1)  # [n, 1]. Blank sentences have only EOS.
-        translations, scores = tf.cond(
+        none = [tf.zeros([0, num_results], dtype) for dtype in (tf.string, tf.float32, tf.bool)]
+        translations, scores, complete = tf.cond(
             tf.size(nonblank) > 0,
             lambda: search(tf.gather(ids, nonblank[:, 0])),
-            lambda: (tf.zeros([0, num_results], tf.string), tf.zeros([0, num_results])),
+            lambda: tuple(none),
         )
         # A blank sentence has a single translation, which is empty.
-        blank_scores = tf.where(tf.range(num_results) == 0, 0.0, ABSENT)
-        blank_scores = tf.tile(blank_scores[None], [tf.size(text), 1])
+        is_first = tf.tile(tf.range(num_results)[None] == 0, [tf.size(text), 1])
+        blank_scores = tf.where(is_first, 0.0, ABSENT)
         return {
-            "translations": tf.scatter_nd(nonblank, translations, tf.shape(blank_scores, tf.int64)),
+            "translations": tf.scatter_nd(nonblank, translations, tf.shape(is_first, tf.int64)),
             "scores": tf.tensor_scatter_nd_update(blank_scores, nonblank, scores),
             "truncated": truncated,
+            "complete": tf.tensor_scatter_nd_update(is_first, nonblank, complete),
         }
 
     def _truncated_ids(self, text):
@@ -234,7 +240,7 @@ class TranslationModule(tf.Module):
         return tf.concat([subword_ids[:, : limit - 1], eos], axis=1), ids.row_lengths() > limit
 
     def _search(self, ids, beam_size, alpha, max_length, num_results):
-        """Returns translations, string `[B, n]`, and scores `[B, n]`, of ragged ids, B >= 1."""
+        """Returns the results of `_texts` for ragged ids, B >= 1."""
         found = n_best(
             self.transformer,
             ids.to_tensor(),
@@ -258,9 +264,11 @@ class TranslationModule(tf.Module):
         return compiled_search(*model, ids.to_tensor(), limit, self._texts, fallback)
 
     def _texts(self, found):
+        """Returns translations, scores, and whether they are complete, each `[B, n]`."""
         flat = tf.reshape(found.ids, [-1, tf.shape(found.ids)[2]])
         texts = self.tokenizers.target.detokenize(flat)
-        return tf.reshape(texts, tf.shape(found.scores)), found.scores
+        complete = tf.reduce_any(found.ids == EOS_ID, axis=-1)
+        return tf.reshape(texts, tf.shape(found.scores)), found.scores, complete
 
 
 class TextModule(tf.Module):

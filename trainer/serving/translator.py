@@ -31,12 +31,15 @@ class Translation(NamedTuple):
         score: log-probability divided by the length penalty.
         truncated: whether the input was truncated.
         alignment: None if the `Translator` has no score function.
+        complete: whether the translation ends below the maximum length. True for exports of
+            earlier versions, which do not say it.
     """
 
     text: bytes
     score: float
     truncated: bool
     alignment: Alignment | None = None
+    complete: bool = True
 
 
 class Translator:
@@ -75,8 +78,9 @@ class Translator:
         try:
             answer = self.call(text=tf.constant(list(sentences), tf.string))
             texts, scores = (answer[name].numpy() for name in ("translations", "scores"))
+            complete = answer.get("complete", tf.ones_like(scores, tf.bool)).numpy()
             if texts.ndim == 1:
-                texts, scores = texts[:, None], scores[:, None]
+                texts, scores, complete = (x[:, None] for x in (texts, scores, complete))
             alignments = self._align(sentences, texts)
         except tf.errors.InvalidArgumentError as error:
             raise ValueError(plain_message(error)) from error
@@ -86,14 +90,14 @@ class Translator:
                 f"({plain_message(error)}). Lower --batch_size or --beam_size."
             ) from error
         truncated = answer["truncated"].numpy().tolist()
-        columns = texts.tolist(), scores.tolist(), truncated, alignments
+        columns = texts.tolist(), scores.tolist(), alignments, complete.tolist()
         return [
             [
-                Translation(text, score, cut, alignment)
-                for rank, (text, score, alignment) in enumerate(zip(*row, links))
+                Translation(text, score, cut, alignment, ends)
+                for rank, (text, score, alignment, ends) in enumerate(zip(*row))
                 if rank == 0 or score > ABSENT
             ]
-            for *row, cut, links in zip(*columns)
+            for cut, *row in zip(truncated, *columns)
         ]
 
     def _align(self, sentences, texts):

@@ -76,6 +76,8 @@ def split(batch: dict, device_tokens: int) -> dict:
 
     Example:
 
+    >>> import tensorflow as tf
+    >>> from trainer.training.batch_parts import split
     >>> batch = {"inputs": tf.ones([5, 4], tf.int32), "targets": tf.ones([5, 3], tf.int32)}
     >>> parts = split(batch, device_tokens=9)
     >>> parts["inputs"].shape.as_list(), parts["targets"].shape.as_list()

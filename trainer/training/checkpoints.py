@@ -299,6 +299,8 @@ def model_keys(model: keras.layers.Layer) -> dict[str, keras.Variable]:
         ValueError: if a variable of the model is not an attribute of the model or its layers.
 
     Example:
+        >>> import keras
+        >>> from trainer.training.checkpoints import model_keys
         >>> layer = keras.layers.Dense(2)
         >>> layer.build((None, 3))
         >>> list(model_keys(layer))

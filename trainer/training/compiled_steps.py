@@ -82,6 +82,8 @@ class CompiledOnReplicas:
 
     Example:
 
+    >>> import tensorflow as tf
+    >>> from trainer.training.compiled_steps import CompiledOnReplicas
     >>> strategy = tf.distribute.MirroredStrategy(["CPU:0"])
     >>> with strategy.scope():
     ...     weight = tf.Variable([[2.0]])

@@ -1,4 +1,4 @@
-"""Forecast of a run for `--dry_run`: settings, shapes of batches, and memory of the weights."""
+"""Forecast of a run for `--dry_run`: settings, shapes of batches, memory and disk space."""
 
 import collections
 import contextlib
@@ -17,10 +17,19 @@ import tensorflow as tf
 from t2t_relpos.models import Transformer
 from trainer.config import RunConfig
 from trainer.data.batching import BatchOrder, padded_rows
+from trainer.data.corpus import find_missing
 from trainer.data.encoding import EncodedPairs
 from trainer.model_dir import ModelDirectory
-from trainer.training.preparation import prepare, settings_to_resume
+from trainer.training.graph_memory import peak_memory
+from trainer.training.preparation import (
+    count_parameters,
+    describe_settings,
+    plan,
+    prepare,
+    settings_to_resume,
+)
 from trainer.training.strategy import describe_devices, with_devices, workers_of
+from trainer.training.training_model import TrainingModel
 
 _FLOAT = 4  # bytes of float32
 # Files of a model directory that a preparation looks for without reading or writing them.
@@ -74,38 +83,145 @@ def format_table(buckets: list[Bucket]) -> str:
 
 def memory_of_weights(model: keras.Model, config: RunConfig) -> int:
     """Returns the bytes of weights, gradients and Adam on a device, without activations."""
-    weights = sum(math.prod(variable.shape) for variable in model.trainable_variables)
     # Weights, gradients and two slots of Adam; with micro-batches also the accumulated gradients.
-    return _FLOAT * weights * (5 if config.device_tokens else 4)
+    return _FLOAT * count_parameters(model) * (5 if config.device_tokens else 4)
+
+
+def memory_of_activations(model: Transformer, config: RunConfig, rows: int, length: int) -> int:
+    """Returns the bytes of the other tensors of a step, for pairs of a length without padding.
+
+    The step is traced, not run, and its tensors are those of `peak_memory`.
+    """
+    training = TrainingModel(model, config.label_smoothing)
+
+    # Other programs than XLA's drop padding, so that they have no static shapes.
+    @tf.function(autograph=False, jit_compile=True)
+    def differentiate(batch):
+        return training._differentiate(batch, tf.constant(1.0))
+
+    ids = tf.TensorSpec([rows, length], tf.int32)
+    graph = differentiate.get_concrete_function({"inputs": ids, "targets": ids}).graph
+    return peak_memory(graph, graph.outputs)
+
+
+def _largest_part(sizes, config, devices):
+    """Returns the rows and the length of the part of a batch that needs most memory.
+
+    Args:
+        sizes: rows and length of a batch over all devices, for each bucket.
+    """
+    parts = []
+    for rows, length in sizes:
+        rows = math.ceil(rows / devices)
+        if config.device_tokens:  # Parts of equal size, as those of `batch_parts.split`.
+            most = max(config.device_tokens // length, 1)
+            rows = math.ceil(rows / math.ceil(rows / most))
+        parts.append((rows, length))
+    # Of parts with as many tokens, attention needs more memory for longer ones.
+    return max(parts, key=lambda part: (part[0] * part[1] ** 1.5, part))
+
+
+def _describe_memory(model, config, part):
+    rows, length = part
+    disk, one = _checkpoint_sizes(model)
+    kept = config.keep_checkpoints
+    if config.checkpoint_minutes is None:
+        kept = min(kept, math.ceil(config.train_steps / config.checkpoint_every))
+    kept += config.keep_best
+    sizes = memory_of_weights(model, config), memory_of_activations(model, config, *part)
+    weights, activations = map(_gib, sizes)
+    return [
+        f"Memory per device: {weights} for weights, gradients and Adam, and about {activations} "
+        f"for the activations of {rows} pairs of {length} tokens.",
+        f"Disk space: up to {_gib(one * (kept + 1) + disk)}, {_gib(one)} per checkpoint. "
+        f"Checkpoints that are kept: {kept}, while another is written.",
+    ]
+
+
+def _checkpoint_sizes(model):
+    """Returns the bytes of model.keras and of a checkpoint, which has Adam's two slots too."""
+    weights = _FLOAT * count_parameters(model)
+    return weights, 3 * weights
+
+
+def _gib(size):
+    return f"{size / 2**30:.2f} GiB"
+
+
+def _describe_missing(missing, config):
+    """Returns lines about a translation set that a run would download."""
+    known = {"download": missing.download_size, "prepared data": missing.prepared_size}
+    sizes = [
+        f"  {name}: {'TensorFlow Datasets records no size' if size is None else _gib(size)}"
+        for name, size in known.items()
+    ]
+    folder = Path(missing.folder)
+    existing = next(parent for parent in folder.parents if parent.exists())
+    return [
+        f"Data: {config.data} is not in {folder}. --dry_run downloads nothing.",
+        *sizes,
+        f"  free disk space: {_gib(shutil.disk_usage(existing).free)}",
+    ]
 
 
 def forecast(config: RunConfig) -> str:
-    """Returns settings, batches and memory of the weights of a run as text. Leaves no files.
+    """Returns settings, batches, memory and disk space of a run as text.
 
-    With several workers, all are assumed to have as many GPUs as this machine.
+    Leaves no files, and downloads nothing. Without the data, batches are not known: parameters are
+    those of a vocabulary of `vocab_size`, and memory is that of the longest pairs. With several
+    workers, all are assumed to have as many GPUs as this machine.
 
     Raises:
         ValueError: if settings, data or the model directory are invalid.
     """
     with _scratch_copy(config.model_dir) as directory:
         config = with_devices(config, settings_to_resume(directory))
-        prepared = prepare(config, directory)
-        config, model = prepared.config, Transformer(prepared.architecture)
-        model({side: np.ones((1, 1), "int32") for side in ("inputs", "targets")})
         gpus = len(tf.config.list_physical_devices("GPU"))
         workers = len(workers_of(os.environ)[0]) if config.strategy == "multiworker" else 1
         is_single = config.strategy == "one"
         devices = 1 if is_single else workers * max(config.logical_devices or gpus, 1)
-        memory = memory_of_weights(model, config) / 2**30
-        return "\n".join(
-            [
-                prepared.describe(model, devices),
-                describe_devices(devices, config),
-                format_table(count_buckets(prepared.train_pairs, config, devices)),
-                f"Memory per device: {memory:.2f} GiB for weights, gradients and Adam, without "
-                "activations.",
-            ]
-        )
+        missing = None
+        if config.data not in (None, "files"):
+            missing = find_missing(config.data, config.direction, config.data_dir)
+        describe = _forecast_data if missing is None else _forecast_without_data
+        return "\n".join(describe(config, directory, devices, missing))
+
+
+def _forecast_data(config, directory, devices, _):
+    prepared = prepare(config, directory)
+    config, model = prepared.config, _make_model(prepared.architecture, prepared.config)
+    buckets = count_buckets(prepared.train_pairs, config, devices)
+    epochs = config.train_steps / sum(bucket.batches for bucket in buckets)
+    part = _largest_part([(bucket.rows, bucket.length) for bucket in buckets], config, devices)
+    return [
+        prepared.describe(model, devices),
+        describe_devices(devices, config),
+        format_table(buckets),
+        f"The run: {config.train_steps:,} steps, {epochs:,.1f} epochs.",
+        *_describe_memory(model, config, part),
+    ]
+
+
+def _forecast_without_data(config, directory, devices, missing):
+    config, architecture = plan(config, directory)
+    model = _make_model(architecture, config)
+    # The longest bucket ends at `max_length`.
+    rows = max(config.batch_tokens // config.max_length, 1)
+    part = _largest_part([(rows, config.max_length)], config, devices)
+    return [
+        *describe_settings(config, architecture),
+        *_describe_missing(missing, config),
+        f"Parameters: {count_parameters(model):,}",
+        describe_devices(devices, config),
+        "An epoch: the number of batches is known when the data is prepared.",
+        *_describe_memory(model, config, part),
+    ]
+
+
+def _make_model(architecture, config):
+    model = Transformer(architecture, dtype=config.dtype_policy)
+    model({side: np.ones((1, 1), "int32") for side in ("inputs", "targets")})
+    return model
 
 
 @contextlib.contextmanager

@@ -45,6 +45,8 @@ def label_smoothed_cross_entropy(
 
     Example:
 
+    >>> import tensorflow as tf
+    >>> from trainer.training.label_smoothed_cross_entropy import label_smoothed_cross_entropy
     >>> states = tf.constant([[[1.0, 2.0], [0.0, 1.0]]])
     >>> table = tf.constant([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]])
     >>> labels = tf.constant([[2, 0]])

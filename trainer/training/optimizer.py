@@ -23,6 +23,7 @@ class NoamSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
     Example:
 
+    >>> from trainer.training.optimizer import NoamSchedule
     >>> schedule = NoamSchedule(model_width=64, warmup_steps=100)
     >>> [round(float(schedule(step)), 5) for step in (0, 50, 100, 400)]
     [0.0, 0.0125, 0.025, 0.0125]
@@ -48,6 +49,9 @@ class FusedAdam(keras.optimizers.Adam):
 
     Example:
 
+    >>> import keras
+    >>> import tensorflow as tf
+    >>> from trainer.training.optimizer import FusedAdam
     >>> weight = keras.Variable([1.0, 2.0])
     >>> FusedAdam(learning_rate=0.5).apply([tf.constant([3.0, -0.1])], [weight])
     >>> weight.numpy().round(4).tolist()

@@ -10,6 +10,7 @@ from t2t_relpos.models import TransformerConfig
 from trainer import metrics
 from trainer.config import (
     ARCHITECTURE_SETTINGS,
+    DROPOUT_SETTINGS,
     RELATIVE_SETTINGS,
     SCORE_SETTINGS,
     TEXT_FILES,
@@ -24,6 +25,13 @@ from trainer.data.text_report import describe_sides
 from trainer.data.tokenizer import Tokenizers
 from trainer.model_dir import TRANSLATION, ModelDirectory, sides
 from trainer.training.checkpoints import Checkpoints
+from trainer.training.optimizer import NoamSchedule
+
+# Settings of the architecture that are printed.
+_ARCHITECTURE = (
+    *("num_encoder_layers", "num_decoder_layers", "hidden_dim", "intermediate_dim", "num_heads"),
+    *("position", *RELATIVE_SETTINGS, *DROPOUT_SETTINGS),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,21 +69,19 @@ class Preparation:
             model: the Transformer, or a model that contains it.
             devices: number of devices that train.
         """
-        given = {k: value for k, value in self.config.to_dict().items() if value is not None}
-        settings = [f"  {name} = {value}" for name, value in given.items()]
         lengths = report_lengths(self.train_pairs, self.config.max_length)
-        parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
         source, target = (tokenizer.vocab_size for tokenizer in self.tokenizers)
         state = "new" if self.is_new else "existing"
         vocabulary = f"Vocabulary: {target} pieces ({state})"
         if not self.tokenizers.is_shared:
             sizes = f"{source} source and {target} target pieces"
             vocabulary = f"Vocabularies: {sizes} ({state})"
-        lines = ["Settings:", *settings, vocabulary, f"Training data: {lengths}"]
+        lines = describe_settings(self.config, self.architecture)
+        lines += [vocabulary, f"Training data: {lengths}"]
         lines += describe_sides(self.train_pairs.counts, is_new=self.is_new)
         if self.dev_pairs is not None:
             lines += self._describe_dev()
-        lines.append(f"Parameters: {parameters:,}")
+        lines.append(f"Parameters: {count_parameters(model):,}")
         if self.config.jit_compile:
             lines.append(_describe_programs(lengths.buckets, devices))
         return "\n".join(lines)
@@ -95,6 +101,50 @@ class Preparation:
         return lines
 
 
+def describe_settings(config: RunConfig, architecture: TransformerConfig) -> list[str]:
+    """Returns lines with the resolved settings, the architecture and the learning rate."""
+    given = {name: value for name, value in config.to_dict().items() if value is not None}
+    names = [
+        name for name in _ARCHITECTURE if architecture.relative or name not in RELATIVE_SETTINGS
+    ]
+    sizes = {name: getattr(architecture, name) for name in names}
+    lines = ["Settings:", *(f"  {name} = {value}" for name, value in given.items())]
+    lines += ["Architecture:", *(f"  {name} = {value}" for name, value in sizes.items())]
+    schedule = NoamSchedule(architecture.hidden_dim, config.warmup_steps, config.learning_rate)
+    # The first update is that of step 0.
+    last = min(config.warmup_steps, config.train_steps - 1)
+    lines.append(f"Largest learning rate: {float(schedule(last)):.3g}, at step {last}")
+    if config.train_steps < config.warmup_steps:
+        lines.append(
+            f"  Warning: the run ends during warm-up, whose largest learning rate is "
+            f"{float(schedule(config.warmup_steps)):.3g}. Give fewer --warmup_steps than "
+            f"--train_steps."
+        )
+    return lines
+
+
+def count_parameters(model: keras.Model) -> int:
+    """Returns the number of trainable weights."""
+    return sum(math.prod(variable.shape) for variable in model.trainable_variables)
+
+
+def plan(config: RunConfig, directory: ModelDirectory) -> tuple[RunConfig, TransformerConfig]:
+    """Returns the resolved settings and the architecture of a run, without reading its data.
+
+    A vocabulary that is not trained yet is taken to have the size of the settings.
+
+    Args:
+        config: the settings.
+        directory: a writable model directory.
+
+    Raises:
+        ValueError: if settings or the model directory are invalid.
+    """
+    config, _, tokenizers, architecture = _plan(config, directory, is_chief=True)
+    sizes = {} if tokenizers is None else tokenizers.sizes
+    return config, dataclasses.replace(architecture, **sizes)
+
+
 def prepare(config: RunConfig, directory: ModelDirectory, *, is_chief: bool = True) -> Preparation:
     """Returns the `Preparation` of a run. Missing files are written.
 
@@ -107,16 +157,8 @@ def prepare(config: RunConfig, directory: ModelDirectory, *, is_chief: bool = Tr
     Raises:
         ValueError: if settings, data or the model directory are invalid.
     """
-    requested, config = config, config.resolve()
-    start = _find_start(config, directory, is_chief=is_chief)
-    config = dataclasses.replace(config, **_score_settings(config, start))
-    tokenizers = _load_tokenizers(requested, start)
-    if tokenizers is not None and start.parent is None:
-        config = dataclasses.replace(config, **tokenizers.sizes)
-    if start.resumes:
-        _check_recorded(config, start)
-    # Report invalid settings before the text is read and a vocabulary is trained.
-    architecture = _make_architecture(config, start.parent)
+    requested = config
+    config, start, tokenizers, architecture = _plan(requested, directory, is_chief=is_chief)
     needs_dev = config.computes_dev_bleu or requested.evaluate_every is not None
     train, dev = _read_corpora(config, needs_dev=needs_dev)
     corpora = {"train": train, "dev": dev}
@@ -145,6 +187,22 @@ def prepare(config: RunConfig, directory: ModelDirectory, *, is_chief: bool = Tr
 
     parts = tokenizers, is_new, architecture, encode("train"), dev, encode("dev"), contents
     return Preparation(config, start.parent, directory, *parts)
+
+
+def _plan(requested, directory, *, is_chief):
+    """Returns the resolved settings, the `_Start`, the given tokenizers and the architecture.
+
+    Invalid settings are reported here, before the text is read and a vocabulary is trained.
+    """
+    config = requested.resolve()
+    start = _find_start(config, directory, is_chief=is_chief)
+    config = dataclasses.replace(config, **_score_settings(config, start))
+    tokenizers = _load_tokenizers(requested, start)
+    if tokenizers is not None and start.parent is None:
+        config = dataclasses.replace(config, **tokenizers.sizes)
+    if start.resumes:
+        _check_recorded(config, start)
+    return config, start, tokenizers, _make_architecture(config, start.parent)
 
 
 @dataclasses.dataclass(frozen=True)

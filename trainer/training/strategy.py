@@ -122,6 +122,7 @@ def workers_of(environment: Mapping[str, str]) -> tuple[list[str], int]:
 
     Example:
 
+    >>> from trainer.training.strategy import workers_of
     >>> config = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}'
     >>> workers_of({"TF_CONFIG": config})
     (['a:1', 'b:1'], 1)

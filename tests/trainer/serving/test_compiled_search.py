@@ -62,7 +62,7 @@ def random_module(tokenizer):
 
 
 def assert_same(answer, expected):
-    for name in ("translations", "truncated"):
+    for name in ("translations", "truncated", "complete"):
         assert answer[name].numpy().tolist() == expected[name].numpy().tolist()
     np.testing.assert_allclose(answer["scores"], expected["scores"], atol=1e-5)
 

@@ -63,11 +63,11 @@ def operations(graph):
 SIGNATURES = {
     "serving_default": (
         "text:string/1",
-        "scores:float32/1 translations:string/1 truncated:bool/1",
+        "complete:bool/1 scores:float32/1 translations:string/1 truncated:bool/1",
     ),
     "translate": (
         "alpha:float32/0 beam_size:int32/0 max_length:int32/0 num_results:int32/0 text:string/1",
-        "scores:float32/2 translations:string/2 truncated:bool/1",
+        "complete:bool/2 scores:float32/2 translations:string/2 truncated:bool/1",
     ),
     "score": (
         "text:string/1 translation:string/1",

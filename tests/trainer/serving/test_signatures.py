@@ -79,6 +79,7 @@ def test_empty_batches(exported, loaded):
         "translations": ([0], tf.string),
         "scores": ([0], tf.float32),
         "truncated": ([0], tf.bool),
+        "complete": ([0], tf.bool),
     }
     answer = ask(loaded, "score", text=np.array([], object), translation=np.array([], object))
     assert {name: value.shape[0] for name, value in answer.items()} == dict.fromkeys(answer, 0)
@@ -109,6 +110,16 @@ def test_truncated_translations_fill_up_and_a_blank_sentence_has_one(loaded):
     assert (found["scores"][0] > ABSENT / 2).all()
     assert found["scores"][1].tolist() == [0.0, ABSENT, ABSENT, ABSENT]
     assert found["translations"][1].tolist() == [b""] * 4
+    assert found["complete"].tolist() == [[False] * 4, [True, False, False, False]]
+
+
+def test_translations_below_the_maximum_length_are_complete(loaded, sentences):
+    whole = translate(loaded, sentences, max_length=97)
+    lengths = ask(loaded, "ids", text=whole["translations"][:, 0])["lengths"]
+    assert whole["complete"].all()
+    # Of one hypothesis, nothing else ends: it is cut if it is longer.
+    cut = translate(loaded, sentences, beam_size=1, max_length=int(lengths.min()) - 2)
+    assert cut["complete"].shape == (len(sentences), 1) and not cut["complete"].all()
 
 
 def test_score_equals_the_keras_model(loaded, sentences, tokenizer, trained_model_dir):

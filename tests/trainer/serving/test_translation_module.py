@@ -57,7 +57,7 @@ def test_spaces_around_sentences_do_not_change_translations_of_imported_models()
     model, tokenizers = EndlessModel(tokenizer.vocab_size), Tokenizers.shared(tokenizer)
     module = TranslationModule(model, tokenizers, settings)
     blank, none, plain, padded = Translator(module.serve, module)([" ", "", "a dog", " a dog\t "])
-    assert blank == none == (b"", 0.0, False, None)
+    assert blank == none == (b"", 0.0, False, None, True)
     assert padded == plain and plain.text
 
 

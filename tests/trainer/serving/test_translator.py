@@ -22,6 +22,13 @@ def answer(translations, scores, truncated=(False, True)):
     return lambda text: tensors
 
 
+def test_translations_that_are_cut_are_not_complete():
+    given = answer([[b"ein", b"eins"], [b"zwei", b""]], [[-0.5, -1.5], [-0.5, -1e7]])("any")
+    given["complete"] = tf.constant([[True, False], [False, False]])
+    found = Translator(lambda text: given).n_best([b"a", b"b"])
+    assert [[one.complete for one in row] for row in found] == [[True, False], [False]]
+
+
 def test_n_best_omits_missing_translations():
     ein, empty = Translation(b"ein", -0.5, False), Translation(b"", 0.0, True)
     call = Translator(answer([b"ein", b""], [-0.5, 0.0]))

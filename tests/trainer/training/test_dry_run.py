@@ -3,6 +3,7 @@ import json
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from small_transformers import small_config
 
 from t2t_relpos.models import Transformer
@@ -10,11 +11,14 @@ from trainer import train
 from trainer.data.encoding import EncodedPairs, IdSequences
 from trainer.training.dry_run import (
     Bucket,
+    _largest_part,
     count_buckets,
     forecast,
     format_table,
     memory_of_weights,
 )
+from trainer.training.graph_memory import peak_memory
+from trainer.training.preparation import describe_settings
 
 
 def sequences(lengths):
@@ -75,11 +79,83 @@ def test_forecast_leaves_no_files(small_run, tmp_path):
         "  vocab_size = 40\n",
         "Parameters: 3,778\n",
         "Devices: 1 CPU\n",
+        "  hidden_dim = 12\n",
+        "Largest learning rate: 0.207, at step 4\n",
         "An epoch: ",
-        "Memory per device: 0.00 GiB for weights, gradients and Adam, without activations.",
+        "The run: 5 steps, 0.",
+        "Memory per device: 0.00 GiB for weights, gradients and Adam, and about 0.0",
+        "Disk space: up to 0.00 GiB, 0.00 GiB per checkpoint. Checkpoints that are kept: 3, while",
     ):
         assert part in text
     assert list(tmp_path.iterdir()) == []
+
+
+def test_forecast_of_a_set_that_is_not_on_disk_downloads_nothing(small_run, tmp_path, monkeypatch):
+    import tensorflow_datasets as tfds
+
+    monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", None)
+    settings = {"data": "wmt14_translate/de-en", "data_dir": str(tmp_path / "data")}
+    settings |= {"train_source": None, "train_target": None, "batch_tokens": 512}
+    text = forecast(small_run.config(tmp_path / "model", **settings))
+    for part in (
+        "  vocab_size = 40\n",
+        f"Data: wmt14_translate/de-en is not in {tmp_path / 'data'}/wmt14_translate/de-en/",
+        "  download: 1.58 GiB\n",
+        "  prepared data: TensorFlow Datasets records no size\n",
+        "  free disk space: ",
+        "Parameters: 3,778\n",
+        " GiB for the activations of 2 pairs of 256 tokens.",
+        "Disk space: ",
+    ):
+        assert part in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_run_that_ends_during_warmup_is_warned_of(small_run, tmp_path):
+    def describe(**settings):
+        config = small_run.config(tmp_path / "model", **settings).resolve()
+        return "\n".join(describe_settings(config, small_config(hidden_dim=16, num_heads=2)))
+
+    warned = describe(train_steps=30, warmup_steps=400, learning_rate=1.0)
+    # 16^-0.5 · 400^-0.5 · min(1, step / 400).
+    assert "Largest learning rate: 0.000906, at step 29\n" in warned
+    assert (
+        "  Warning: the run ends during warm-up, whose largest learning rate is 0.0125." in warned
+    )
+    assert "Largest learning rate: 0.0125, at step 400" in describe(
+        train_steps=401, warmup_steps=400, learning_rate=1.0
+    )
+    assert "Warning" not in describe(train_steps=401, warmup_steps=400)
+
+
+def test_peak_memory_counts_tensors_until_their_last_use():
+    @tf.function(autograph=False)
+    def compute(x):
+        a = tf.exp(x)
+        b = tf.reshape(tf.exp(a), [200])  # A view: a and b are in memory together.
+        c = tf.reduce_sum(tf.exp(b))
+        d = tf.cond(c > 0, lambda: tf.reduce_sum(tf.exp(tf.fill([300], c))), lambda: c)
+        return d, tf.fill([1000], d)
+
+    graph = compute.get_concrete_function(tf.TensorSpec([10, 20])).graph
+    at_cond = 4 * 2 * 300  # fill and exp
+    assert at_cond <= peak_memory(graph, graph.outputs) <= at_cond + 50
+    assert peak_memory(graph, []) >= 4 * 1000
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, (4, 256)),
+        ({"device_tokens": 600}, (2, 256)),
+        ({"device_tokens": 100}, (1, 256)),
+        ({"devices": 3}, (2, 256)),
+    ],
+)
+def test_largest_part_is_that_of_a_device(small_run, tmp_path, settings, expected):
+    devices = settings.get("devices", 1)
+    config = small_run.config(tmp_path, device_tokens=settings.get("device_tokens"))
+    assert _largest_part([(128, 8), (4, 256), (10, 100)], config, devices) == expected
 
 
 def test_forecast_counts_the_devices_of_all_workers(small_run, tmp_path, monkeypatch):
