@@ -1,5 +1,7 @@
 """The entry point of relative attention, and the record of a call that implementations read.
 
+Layers of relations, images and local blocks use functions of `gather` and `t2t_variants` instead.
+
 Decoding steps of `generate` use `t2t_relpos.models.folded.cached_attention` instead.
 """
 

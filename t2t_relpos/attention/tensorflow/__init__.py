@@ -1,1 +1,1 @@
-"""Relative attention for TensorFlow on CPUs without XLA. Imported on that backend only."""
+"""Relative attention for TensorFlow without XLA. Imported on that backend only."""
