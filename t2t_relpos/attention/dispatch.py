@@ -186,8 +186,8 @@ FLASH_KERNELS = {
 }
 
 
-# The fused kernel: depths, and a number of positions whose indices fit into int32.
-FUSED_DEPTHS, FUSED_POSITIONS = (16, 128), 2**19
+# The fused kernel: depths, and a limit of positions times the larger of N * H and R.
+FUSED_DEPTHS, LARGEST_FUSED = (16, 128), 2**31
 
 
 # Conditions on a call.
@@ -363,7 +363,11 @@ def _suits_fused_kernel(call):
 def _has_fused_positions(call):
     if not (call.knows_lengths and isinstance(call.query_offset, (int, NoneType))):
         return False
-    return 0 < min(call.length_q, call.length_k) and call.has_at_most(FUSED_POSITIONS)
+    # Indices into the vectors and the array by row of a head are int32.
+    heads = 1 if call.query is None else call.query.shape[1]
+    longest = max(call.length_q, call.length_k)
+    size = max(heads * call.key_dim, call.distances.num_ids if call.distances else 1)
+    return min(call.length_q, call.length_k) > 0 and longest * size < LARGEST_FUSED
 
 
 def _has_small_mask(call):
@@ -572,7 +576,8 @@ TABLE = (
             HAS_TABLE,
             *BLOCK_REQUIREMENTS,
             Condition(
-                f"known lengths of 1 to {FUSED_POSITIONS:,}, and an int as query offset",
+                "known lengths of at least 1, an int as query offset, and fewer than 2**31 entries "
+                "of heads, and of positions times rows",
                 _has_fused_positions,
             ),
             Condition(

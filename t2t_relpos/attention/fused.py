@@ -1,4 +1,4 @@
-"""Relative attention by one kernel for NVIDIA GPUs, `backend.torch_fused`."""
+"""Relative attention by fused kernels for NVIDIA GPUs, `backend.torch_fused`."""
 
 import dataclasses
 

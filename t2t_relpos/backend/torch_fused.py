@@ -1,10 +1,10 @@
-"""Attention with relative positions as one kernel for NVIDIA GPUs, in Triton, forward and backward.
+"""Attention with relative positions as Triton kernels for NVIDIA GPUs: one forward, three backward.
 
     scores[i, j] = q_i · (k_j + a^K[row])    row = clip(j - i - offset, -left, right) + left
     outputs_i    = sum over j of softmax(scores)[i, j] (v_j + a^V[row])
 
-Outside of the band (see `attention.band`) the row is constant, so the keys of a query are in three
-runs:
+Outside of the band (see `attention.band`) the row is constant. For a block of queries, the blocks
+of keys form three runs:
 
     left tail     the first row: one number is added to the scores of the query, and to its output
                   one row times the sum of the tail's weights
@@ -14,8 +14,7 @@ runs:
 Blocks of keys within a tail cost what they cost in plain flash attention. Blocks that contain pairs
 of the band read q · a^K from an array by row, float32 `[B, N, T, R]`, and write there what the rows
 of a^V are multiplied by. A query has at most one key for each of these rows, so no additions are
-atomic. After the runs of a query, one product with a table takes in the array. Memory is linear in
-length.
+atomic. After the runs, the product of that array with a^V is added. Memory is linear in length.
 
 In the backward pass, `_products` computes q · a^K and grad · a^V by row. `_key_gradient` reads them
 and goes through the queries of a block of keys. `_query_gradient` reads them, goes through the keys
@@ -48,7 +47,7 @@ class Sizes(NamedTuple):
         queries: number of queries of a block.
         keys: number of keys of a block.
         warps: number of warps of a program.
-        stages: number of blocks of a tail that are loaded ahead.
+        stages: stages of the pipeline of a tail: one less is the number of blocks loaded ahead.
         step: number of keys, or in `_key_gradient` of queries, of a step within the band.
     """
 
@@ -72,16 +71,16 @@ class Case(NamedTuple):
     """What a kernel is compiled for. Lengths and offsets are arguments."""
 
     LEFT: int
-    RIGHT: int  # 1 if causal: the row of distance 0 is in the band
+    RIGHT: int  # 1 if causal: the rows 1 to LEFT are those of the band
     R: int
     CAUSAL: bool
-    KEY: bool  # whether there is a table for keys, one for values, a mask
-    VALUE: bool
-    MASK: bool
+    KEY: bool  # whether there is a^K
+    VALUE: bool  # whether there is a^V
+    MASK: bool  # whether there is a mask of keys
     N: int
     H: int
     WIDTH: int  # H, rounded up to a power of 2
-    EVEN: bool = False  # whether blocks of keys end with the last key
+    EVEN: bool = False  # whether KEYS divides the number of keys
     QUERIES: int = 0
     KEYS: int = 0
     STEP: int = 0
@@ -104,7 +103,7 @@ class Queries(NamedTuple):
     Args:
         vectors: queries.
         grad: gradients of their outputs.
-        log_sum: logarithms of the sums of exponentials of their scores.
+        log_sum: logarithms to base 2 of the sums of exponentials of their scores.
         delta: pointer to the products of their outputs and gradients.
         key_rows: pointer to their products with the rows of a^K.
         value_rows: pointer to the products of gradients with the rows of a^V, minus `delta`.
@@ -224,9 +223,9 @@ def _row(i, j, length, offset, C: tl.constexpr):
 
 @triton.jit
 def _of_pairs(rows, i, j, length, offset, TABLE: tl.constexpr, PART: tl.constexpr, C: tl.constexpr):
-    """Returns what is added to the scores of pairs in the band, from an array by row.
+    """Returns the entries of pairs in an array by row, with clipped rows, in a run of the band.
 
-    `i` and `j` broadcast to pairs. In a tail, it is zero.
+    `i` and `j` broadcast to pairs. In the run of a tail, it is zero: see `_of_tail`.
     """
     x = (i * 0 + j * 0).to(tl.float32)
     if TABLE and PART == BAND:
@@ -283,6 +282,13 @@ def _masked(x, i, j, keys, fill, PART: tl.constexpr, C: tl.constexpr):
 def _in_left_tail(x, i, j, offset, C: tl.constexpr):
     """Returns the entries of pairs in the left tail, `[queries, keys]`, and zeros."""
     return tl.where(j[None, :] <= (i + (offset - C.LEFT))[:, None], x, 0.0)
+
+
+@triton.jit
+def _in_right_tail(x, i, j, offset, C: tl.constexpr):
+    """Returns the entries of pairs that are in the right tail, and not in the left one."""
+    distance: tl.constexpr = C.RIGHT if C.LEFT + C.RIGHT > 0 else 1
+    return tl.where(j[None, :] >= (i + (offset + distance))[:, None], x, 0.0)
 
 
 @triton.jit
@@ -438,7 +444,10 @@ def _products(
 
 @triton.jit
 def _minus_delta(queries, i, PART: tl.constexpr, C: tl.constexpr):
-    """Returns what is added to the gradients of the weights of queries, besides `_of_pairs`."""
+    """Returns what is added to the gradients of the weights of queries, besides `_of_pairs`.
+
+    `value_rows` contains it, if there is a^V: in the band, `_of_pairs` adds it.
+    """
     d = _of_tail(queries.value_rows, i, queries.length, C.VALUE, PART, C)
     if not C.VALUE:
         d = -tl.load(queries.delta + tl.minimum(i, queries.length - 1))
@@ -513,11 +522,11 @@ def _key_gradient(
 def _query_run(state, queries, keys, i, first, end, PART: tl.constexpr, C: tl.constexpr):
     """Adds a run of keys to the gradient of a block of queries.
 
-    `state` has the sums of the weights and of the gradients of the scores in the left tail, and the
-    gradient of the queries.
+    `state` has the sum of the weights in the left tail, those of the gradients of the scores in the
+    left and in the right tail, and the gradient of the queries.
     """
     SIZE: tl.constexpr = C.STEP if PART == BAND else C.KEYS
-    left_p, left_ds, d_query = state
+    left_p, left_ds, right_ds, d_query = state
     key_rows, value_rows, length, offset = (
         queries.key_rows,
         queries.value_rows,
@@ -543,12 +552,16 @@ def _query_run(state, queries, keys, i, first, end, PART: tl.constexpr, C: tl.co
         elif PART == BAND:
             left_p += tl.sum(_in_left_tail(p, i, j, offset, C), 1)
             left_ds += tl.sum(_in_left_tail(ds, i, j, offset, C), 1)
+            if not C.CAUSAL:
+                right_ds += tl.sum(_in_right_tail(ds, i, j, offset, C), 1)
             if C.VALUE:
                 _put(value_rows, i[:, None], j[None, :], p, length, offset, C)
             if C.KEY:
                 _put(key_rows, i[:, None], j[None, :], ds, length, offset, C)
+        else:
+            right_ds += tl.sum(ds, 1)
         d_query = _dot(ds.to(k.dtype), k, d_query)
-    return left_p, left_ds, d_query
+    return left_p, left_ds, right_ds, d_query
 
 
 @triton.jit(do_not_specialize=["num_queries", "num_keys", "offset"])
@@ -581,17 +594,16 @@ def _query_gradient(
         num_queries,
     )
     zero = i * 0.0
-    state = zero, zero, _zeros(C.QUERIES, C.WIDTH)
+    state = zero, zero, zero, _zeros(C.QUERIES, C.WIDTH)
     left_end, band_end, end = _runs_of_keys(block * C.QUERIES, num_keys, offset, C)
     state = _query_run(state, queries, keys, i, 0, left_end, LEFT_TAIL, C)
     state = _query_run(state, queries, keys, i, left_end, band_end, BAND, C)
     if not C.CAUSAL:
         state = _query_run(state, queries, keys, i, band_end, end, RIGHT_TAIL, C)
-    left_p, left_ds, x = state
-    # Weights add up to 1, or to 0 without keys, and the gradients of scores to 0.
+    left_p, left_ds, right_ds, x = state
+    # Weights add up to 1, or to 0 without keys.
     log_sum = tl.load(log_sums + i, mask=exists, other=float("inf"))
     right_p = tl.where(log_sum == float("inf"), 0.0, 1.0) - left_p
-    right_ds = -left_ds
     tl.debug_barrier()
     for first in tl.range(0, C.R, ROWS, num_stages=1):
         row = first + tl.arange(0, ROWS)
@@ -603,7 +615,6 @@ def _query_gradient(
             tl.store(value_rows + places, _add_tails(p, row, left_p, right_p, C), mask=stored)
         if C.KEY:
             ds = _load_band(key_rows, i, row, num_queries, num_keys, offset, 0.0, C)
-            right_ds -= tl.sum(ds, 1)
             ds = _add_tails(ds, row, left_ds, right_ds, C)
             tl.store(key_rows + places, ds, mask=stored)
             table = _load_rows(key_table, key_table_step, n, first, C)
@@ -618,7 +629,7 @@ def _prepare(query, key, value, key_table, value_table, key_mask, settings):
     """Returns what kernels read of the arguments of `forward`.
 
     Features of vectors are next to each other, and indices within a head fit into int32. Tables
-    have a step from head to head. They lack rows of distances that have no pairs.
+    have a step from head to head. If causal, they lack the rows of later keys.
 
     Returns:
         ([query, key, value], [their strides], [key table, its step, value table, its step], mask,
@@ -706,10 +717,11 @@ def forward(
     rows = _new_rows(query, case) if case.KEY or case.VALUE else log_sums
     programs, launch = _sized("forward", case, query, key)
     key_table, key_step, value_table, value_step = tables
-    _forward[programs](
-        *vectors, key_table, value_table, mask, rows, outputs, log_sums,
-        *strides, key_step, value_step, query.shape[2], key.shape[2], offset, **launch,
-    )  # fmt: skip
+    with torch.cuda.device_of(query):
+        _forward[programs](
+            *vectors, key_table, value_table, mask, rows, outputs, log_sums,
+            *strides, key_step, value_step, query.shape[2], key.shape[2], offset, **launch,
+        )  # fmt: skip
     return outputs, log_sums
 
 
@@ -748,22 +760,23 @@ def backward(
     key_rows = _new_rows(query, case) if case.KEY else delta
     value_rows = _new_rows(query, case) if case.VALUE else delta
     d_query, d_key, d_value = map(_dense_like, (query, key, value))
-    programs, launch = _sized("products", case, query, key)
-    key_step, value_step = tables[1::2]
-    _products[programs](
-        vectors[0], outputs, grad, *tables[::2], key_rows, value_rows, delta,
-        strides[0], key_step, value_step, length, **launch,
-    )  # fmt: skip
-    programs, launch = _sized("key_gradient", case, query, key)
-    _key_gradient[programs](
-        *vectors, grad, log_sums, delta, mask, key_rows, value_rows, d_key, d_value,
-        *strides, length, num_keys, offset, **launch,
-    )  # fmt: skip
-    programs, launch = _sized("query_gradient", case, query, key)
-    _query_gradient[programs](
-        *vectors, grad, log_sums, delta, tables[0], mask, key_rows, value_rows, d_query,
-        *strides, key_step, length, num_keys, offset, **launch,
-    )  # fmt: skip
+    with torch.cuda.device_of(query):
+        programs, launch = _sized("products", case, query, key)
+        key_step, value_step = tables[1::2]
+        _products[programs](
+            vectors[0], outputs, grad, *tables[::2], key_rows, value_rows, delta,
+            strides[0], key_step, value_step, length, **launch,
+        )  # fmt: skip
+        programs, launch = _sized("key_gradient", case, query, key)
+        _key_gradient[programs](
+            *vectors, grad, log_sums, delta, mask, key_rows, value_rows, d_key, d_value,
+            *strides, length, num_keys, offset, **launch,
+        )  # fmt: skip
+        programs, launch = _sized("query_gradient", case, query, key)
+        _query_gradient[programs](
+            *vectors, grad, log_sums, delta, tables[0], mask, key_rows, value_rows, d_query,
+            *strides, key_step, length, num_keys, offset, **launch,
+        )  # fmt: skip
     d_key_table = _table_gradient(key_table, key_rows, query)
     return d_query, d_key, d_value, d_key_table, _table_gradient(value_table, value_rows, grad)
 
@@ -783,6 +796,6 @@ def _table_gradient(table, rows, x):
 @backward.register_fake
 def _(query, key, value, key_table, value_table, *_):
     tables = (
-        query.new_empty(0) if x is None else x.new_empty(x.shape) for x in (key_table, value_table)
+        query.new_empty(0) if x is None else torch.empty_like(x) for x in (key_table, value_table)
     )
     return *map(_dense_like, (query, key, value)), *tables

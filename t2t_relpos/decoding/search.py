@@ -6,7 +6,8 @@ A search runs a step function, and a selection chooses the ids: `Beams` of `beam
 - `num_rows`: hypotheses per sentence, an int or a scalar tensor.
 - `fixed`: a dict of tensors `[B * num_rows, ...]` that no step changes.
 - `RESULT_ENTRIES`: names of the entries of hypotheses that `result` reads.
-- `first_rows(request)`: number of rows per sentence in the first step.
+- `first_rows(request)`: number of rows per sentence in the first step: `num_rows` if the state has
+  a context or there is a prefix.
 - `start(limit, rows)`: the hypotheses before the first step, a dict of tensors `[B, ...]`. It has
   the `last` ids, int `[B, rows]`, and `done`, bool `[B]`.
 - `advance(hypotheses, i, logits, limit, fixed)`: the hypotheses after step `i`, and the rows that
@@ -14,8 +15,8 @@ A search runs a step function, and a selection chooses the ids: `Beams` of `beam
 - `result(hypotheses)`: the `DecodingResult`.
 
 A state is a nested dict of tensors `[rows, ...]`. The entry under `"context"` is the same for all
-beams of a sentence and never changes. The entry under `"sentences"` has tensors `[B, ...]`, which
-searches neither repeat nor reorder.
+hypotheses of a sentence and never changes. The entry under `"sentences"` has tensors `[B, ...]`,
+which searches neither repeat nor reorder.
 """
 
 import functools
@@ -124,8 +125,8 @@ def _until_done(advance, hypotheses, limit, fixed, rest, max_length, resize):
             the model.
         max_length: maximum number of steps of all sentences.
         resize: `resize(rest, steps)`, which returns `rest` with space for that many steps, or None.
-            A state has space for all steps at first, and the first loop for a few of them: short
-            searches have small tensors although loops can't change shapes.
+            The initial state has space for all steps. Each loop gets a state with space up to its
+            own end, so that short searches have small tensors.
 
     Returns:
         The hypotheses. Those of a sentence are from the step in which it was done or from a later
@@ -225,7 +226,7 @@ def _limits(batch_size, max_length, length_limit):
 
 
 def _method_of_step(step, name):
-    """Returns a method of the object that is a step function, or whose method it is, or None."""
+    """Returns attribute `name` of a step function, or of its object if it is a method, or None."""
     return getattr(getattr(step, "__self__", step), name, None)
 
 
