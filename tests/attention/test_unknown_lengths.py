@@ -17,7 +17,7 @@ from t2t_relpos import RelativeMultiHeadAttention, backend
 from t2t_relpos.attention import attend, dispatch
 from t2t_relpos.attention.dropout import AttentionDropout
 
-EXCLUDED = ("without_tables", "flash", "unrolled_blocks")
+EXCLUDED = ("scaled_dot_product_attention", "without_tables", "fused", "flash", "unrolled_blocks")
 NAMES = [each.name for each in dispatch.TABLE if each.name not in EXCLUDED]
 
 
