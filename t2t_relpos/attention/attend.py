@@ -392,6 +392,14 @@ class AttentionCall:
         return isinstance(self.length_q, int) and isinstance(self.length_k, int)
 
     @property
+    def has_equal_positions(self):
+        """Whether query i is known to be at the position of key i, for one query or more."""
+        if not (self.knows_lengths and self.length_q == self.length_k > 0):
+            return False
+        offset = self.query_offset
+        return offset is None or (isinstance(offset, int) and not offset)
+
+    @property
     def is_empty(self):
         """Whether T or S is known to be 0."""
         return 0 in [length for length in (self.length_q, self.length_k) if isinstance(length, int)]

@@ -326,14 +326,6 @@ def _suits_flash_kernel(call):
     )
 
 
-def _has_equal_positions(call):
-    if not (call.knows_lengths and call.length_q == call.length_k > 0):
-        return False
-    return call.query_offset is None or (
-        isinstance(call.query_offset, int) and not call.query_offset
-    )
-
-
 def _is_long_for_flash(call):
     longest = LONGEST_WITHOUT_FLASH.of(call)
     return call.rematerialize is True or not call.has_at_most(longest)
@@ -599,7 +591,9 @@ TABLE = (
             NO_TRANSFORM,
             HAS_TABLE,
             *BLOCK_REQUIREMENTS,
-            Condition("known lengths, T = S > 0, query offset 0", _has_equal_positions),
+            Condition(
+                "known lengths, T = S > 0, query offset 0", lambda call: call.has_equal_positions
+            ),
             SUITS_FLASH_KERNEL,
             Condition("tables for all heads", lambda call: call.share_heads),
             MASKS_KEYS_ONLY,

@@ -43,8 +43,8 @@ def attend_by_backend(call):
 
 def needs_no_causal_mask(call):
     """Returns whether causality is the only mask, and query i is at the position of key i."""
-    is_square = call.length_q == call.length_k and call.query_offset in (None, 0)
-    return bool(call.causal) and is_square and call.mask is None and call.key_mask is None
+    has_masks = call.mask is not None or call.key_mask is not None
+    return bool(call.causal) and call.has_equal_positions and not has_masks
 
 
 def attend_by_rows(call):

@@ -198,7 +198,8 @@ def scaled_dot_product_attention(tensors, mask, *, is_causal, plain):
         with torch.enable_grad():
             copies = {name: x.detach().requires_grad_() for name, x in tensors.items()}
             outputs = attention(**copies)
-        return outputs.detach(), (copies, outputs)
+        # Callers may change the outputs in place.
+        return outputs.detach().clone(), (copies, outputs)
 
     def backward(tensors, saved, d_outputs):
         copies, outputs = saved

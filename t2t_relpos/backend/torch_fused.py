@@ -159,6 +159,15 @@ def _of_head(pointer, b, n, length, size: tl.constexpr, C: tl.constexpr):
 
 
 @triton.jit
+def _keys(key, value, mask, key_stride, value_stride, b, n, num_keys, offset, C: tl.constexpr):
+    """Returns the `Keys` of a head."""
+    if C.MASK:
+        mask += b.to(tl.int64) * num_keys
+    keys = _strided(key, key_stride, b, n, num_keys)
+    return Keys(keys, _strided(value, value_stride, b, n, num_keys), mask, offset)
+
+
+@triton.jit
 def _load(vectors, index, C: tl.constexpr):
     """Returns `[len(index), WIDTH]`: vectors, and zeros beyond their number and size."""
     column = tl.arange(0, C.WIDTH)
@@ -377,14 +386,7 @@ def _forward(
 ):  # fmt: skip
     block, b, n = _program(num_queries, C.QUERIES, C)
     i = block * C.QUERIES + tl.arange(0, C.QUERIES)
-    if C.MASK:
-        key_mask += b.to(tl.int64) * num_keys
-    keys = Keys(
-        _strided(key, key_stride, b, n, num_keys),
-        _strided(value, value_stride, b, n, num_keys),
-        key_mask,
-        offset,
-    )
+    keys = _keys(key, value, key_mask, key_stride, value_stride, b, n, num_keys, offset, C)
     vectors = _load(_strided(query, query_stride, b, n, num_queries), i, C)
     rows = _of_head(rows, b, n, num_queries, C.R, C)
     zero = i * 0.0
@@ -573,14 +575,7 @@ def _query_gradient(
     block, b, n = _program(num_queries, C.QUERIES, C)
     i = block * C.QUERIES + tl.arange(0, C.QUERIES)
     exists = i < num_queries
-    if C.MASK:
-        key_mask += b.to(tl.int64) * num_keys
-    keys = Keys(
-        _strided(key, key_stride, b, n, num_keys),
-        _strided(value, value_stride, b, n, num_keys),
-        key_mask,
-        offset,
-    )
+    keys = _keys(key, value, key_mask, key_stride, value_stride, b, n, num_keys, offset, C)
     log_sums = _of_head(log_sums, b, n, num_queries, 1, C)
     key_rows = _of_head(key_rows, b, n, num_queries, C.R, C)
     value_rows = _of_head(value_rows, b, n, num_queries, C.R, C)

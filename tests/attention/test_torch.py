@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from t2t_relpos import backend
 from t2t_relpos.attention import attend, dispatch
+from t2t_relpos.attention.attend import AttentionCall
 from t2t_relpos.attention.dropout import AttentionDropout
 
 RATE = 0.3
@@ -121,3 +122,33 @@ def test_dropout_of_vmap_is_drawn_as_its_option_says():
     different = torch.vmap(run, randomness="different")(x)
     assert same.eq(same[0]).all() and not different.eq(different[0]).all()
     assert set(different.unique().tolist()) == {0.0, 2.0}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"causal": True},
+        {"causal": True, "query_offset": torch.tensor(0)},
+        {"causal": True, "query_offset": -2},
+        {"key_mask": torch.arange(37) < torch.tensor([[9], [0]])},
+        {"causal": True, "key_mask": torch.arange(37) < torch.tensor([[9], [37]])},
+    ],
+    ids=str,
+)
+def test_attention_without_tables_equals_the_full_matrix(options, tensors):
+    """Also its second derivatives, and after a change of the outputs in place."""
+    tensors = tensors[:3]
+
+    def results(name):
+        outputs = attend(*tensors, return_weights=False, implementation=name, **options)[0]
+        loss = outputs.mul_(2).sin().sum()
+        gradients = torch.autograd.grad(loss, tensors, create_graph=True)
+        squares = sum(x.square().sum() for x in gradients)
+        return outputs, *gradients, *torch.autograd.grad(squares, tensors)
+
+    pairs = zip(results(None), results("without_tables"), strict=True)
+    assert dispatch.select(AttentionCall(37, 37, None))[0].implementation.name != "without_tables"
+    for found, expected in pairs:
+        atol = 1e-4 * max(1.0, expected.detach().abs().max().item())
+        torch.testing.assert_close(found, expected, rtol=0, atol=atol)
