@@ -44,6 +44,13 @@ def nodes(path):
     return list(ast.walk(ast.parse(path.read_text())))
 
 
+def absolute_name(path, node):
+    """Returns the module that `from MODULE import ...` names in a file of the repository."""
+    assert node.level == 0 or path.is_relative_to(ROOT / "trainer"), f"{path}: relative import"
+    parents = path.relative_to(ROOT).parts[: -node.level] if node.level else ()
+    return ".".join([*parents, *filter(None, [node.module])])
+
+
 @functools.cache
 def imports(path):
     """Returns the dotted names of all imports of a file, including nested ones."""
@@ -52,9 +59,9 @@ def imports(path):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            names.add(node.module)
-            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+            module = absolute_name(path, node)
+            names.add(module)
+            names.update(f"{module}.{alias.name}" for alias in node.names)
     return names
 
 

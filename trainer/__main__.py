@@ -7,8 +7,8 @@ import contextlib
 import importlib
 import sys
 
-from trainer import streams
-from trainer.entry_point import PROGRAMS
+from . import streams
+from .entry_point import PROGRAMS
 
 
 def main(argv: list[str]):

@@ -22,7 +22,8 @@ from t2t_relpos.models.attention_maps import (
     measure_logit_parts,
     subtract_row_means,
 )
-from trainer.serving.translation_settings import TranslationSettings
+
+from .serving.translation_settings import TranslationSettings
 
 # Limits the size of the page, which is 90 MB for a base model with 128 tokens per sentence.
 MAX_LENGTH = 128

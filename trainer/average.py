@@ -14,8 +14,8 @@ from pathlib import Path
 
 from absl import app, flags
 
-from trainer import atomic_files, entry_point
-from trainer.model_dir import TRANSLATION, ModelDirectory
+from . import atomic_files, entry_point
+from .model_dir import TRANSLATION, ModelDirectory
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
@@ -39,7 +39,7 @@ def mean_weights(paths: Sequence[Path]) -> dict:
     """
     import numpy as np
 
-    from trainer.training.checkpoints import read_weights
+    from .training.checkpoints import read_weights
 
     sums = {}
     for path in paths:
@@ -59,7 +59,7 @@ def write_average(directory: ModelDirectory, paths: Sequence[Path], output_dir: 
         ValueError: if `output_dir` exists, or a checkpoint is missing or corrupt.
         OSError: if `output_dir` can't be written.
     """
-    from trainer.training.checkpoints import make_transformer
+    from .training.checkpoints import make_transformer
 
     output_dir = Path(output_dir)
     _check_new(output_dir)
@@ -87,7 +87,7 @@ def _check_new(output_dir):
 
 
 def _run(values):
-    from trainer.training import checkpoints
+    from .training import checkpoints
 
     if (values.last is None) == (not values.steps):
         received = "neither" if values.last is None else "both"

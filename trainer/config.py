@@ -9,10 +9,10 @@ import os
 
 from absl import flags
 
-from trainer import setting_flags
-from trainer.metrics import DEFAULT_TOKENIZER, check_bleu_tokenize
-from trainer.recipes import RECIPES, recipe_of
-from trainer.setting_flags import setting
+from . import setting_flags
+from .metrics import DEFAULT_TOKENIZER, check_bleu_tokenize
+from .recipes import RECIPES, recipe_of
+from .setting_flags import setting
 
 # The flags belong to the program that defines them, so that its --help lists them.
 flags.disclaim_key_flags()

@@ -20,8 +20,8 @@ from pathlib import Path
 from absl import app, flags
 from absl import logging as absl_logging
 
-from trainer import streams
-from trainer.errors import errors_as_exit_codes, printing_results
+from . import streams
+from .errors import errors_as_exit_codes, printing_results
 
 # The flags belong to the program that defines them, so that its --help lists them.
 flags.disclaim_key_flags()

@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 
-from trainer import streams
+from . import streams
 
 # Starts of lines that locate the operation of an error.
 _LOCATIONS = ("Graph execution error", "Detected at", "File ", "[[", "Additional GRPC", ":UNKNOWN")

@@ -24,8 +24,8 @@ from collections.abc import Callable
 
 from absl import app, flags
 
-from trainer import atomic_files, entry_point, metrics, streams
-from trainer.metrics import BLEU_TOKENIZERS, DEFAULT_TOKENIZER, check_bleu_tokenize
+from . import atomic_files, entry_point, metrics, streams
+from .metrics import BLEU_TOKENIZERS, DEFAULT_TOKENIZER, check_bleu_tokenize
 
 _STRING_FLAGS = {
     "model_dir": "Model directory, or several, comma-separated, to compare them.",
@@ -90,7 +90,7 @@ def evaluate(
         batch_size: sentences per batch.
         bleu_tokenize: tokenizer of sacreBLEU.
     """
-    from trainer.serving.translator import translate_texts
+    from .serving.translator import translate_texts
 
     hypotheses, truncated = translate_texts(translate, corpus.sources(), batch_size)
     references = list(corpus.targets())
@@ -100,7 +100,7 @@ def evaluate(
 
 def _describe(label, corpus, translate, bleu_tokenize):
     """Returns a report of a test set, with warnings, as lines of text."""
-    from trainer.data.text_report import count_in_graph, describe_sides
+    from .data.text_report import count_in_graph, describe_sides
 
     pairs = list(corpus)
     blank = sum(not source.strip() or not target.strip() for source, target in pairs)
@@ -116,8 +116,8 @@ def _describe(label, corpus, translate, bleu_tokenize):
 
 def _read_corpora(values):
     """Returns the test sets by label."""
-    from trainer.data import text_files
-    from trainer.data.corpus import read_tfds
+    from .data import text_files
+    from .data.corpus import read_tfds
 
     if values.data not in (None, "files"):
         message = "Expected no --{name} with --data. Received: {value!r}. Leave one of them out."
@@ -170,7 +170,7 @@ def _models(values):
 
 def _load(values, path):
     """Returns the function that translates a batch with a model."""
-    from trainer.serving import model_versions
+    from .serving import model_versions
 
     if values.saved_model is None:
         return _load_model_dir(values, path)
@@ -178,15 +178,15 @@ def _load(values, path):
 
 
 def _load_model_dir(values, path):
-    from trainer.model_dir import TRANSLATION, ModelDirectory
-    from trainer.serving.translation_module import (
+    from .model_dir import TRANSLATION, ModelDirectory
+    from .serving.translation_module import (
         FastTransformer,
         TranslationModule,
         TranslationSettings,
     )
-    from trainer.serving.translation_settings import longest_input
-    from trainer.serving.translator import Translator
-    from trainer.training import checkpoints
+    from .serving.translation_settings import longest_input
+    from .serving.translator import Translator
+    from .training import checkpoints
 
     given = {name: values[name].value for name in ("beam_size", "alpha")}
     given = {name: value for name, value in given.items() if value is not None}

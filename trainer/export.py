@@ -16,10 +16,10 @@ from pathlib import Path
 
 from absl import app, flags, logging
 
-from trainer import entry_point, setting_flags
-from trainer.model_dir import LANGUAGE_MODEL, ModelDirectory
-from trainer.serving.generation_settings import SAMPLERS, GenerationSettings
-from trainer.serving.translation_settings import TranslationSettings, longest_input
+from . import entry_point, setting_flags
+from .model_dir import LANGUAGE_MODEL, ModelDirectory
+from .serving.generation_settings import SAMPLERS, GenerationSettings
+from .serving.translation_settings import TranslationSettings, longest_input
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
@@ -68,7 +68,7 @@ def export(module, directory: Path, version: int | None = None) -> Path:
     """
     import tensorflow as tf
 
-    from trainer.serving import model_versions, warmup
+    from .serving import model_versions, warmup
 
     with model_versions.new_version(directory, version) as (temporary, final):
         tf.saved_model.save(module, str(temporary), signatures=module.signatures)
@@ -111,12 +111,12 @@ def _settings(values, directory):
 
 def _module(directory, settings, precision):
     if directory.kind == LANGUAGE_MODEL:
-        from trainer.serving.language_module import LanguageModule
+        from .serving.language_module import LanguageModule
 
         has_text = directory.tokenizer_kind != "none"
         tokenizer = directory.load_tokenizer() if has_text else None
         return LanguageModule(directory.load_model(), tokenizer, settings)
-    from trainer.serving.translation_module import TranslationModule
+    from .serving.translation_module import TranslationModule
 
     return TranslationModule.from_model_dir(directory.path, settings, precision)
 

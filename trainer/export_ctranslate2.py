@@ -29,9 +29,9 @@ from pathlib import Path
 
 from absl import app, flags
 
-from trainer import atomic_files, entry_point, errors
-from trainer.model_dir import TRANSLATION, ModelDirectory
-from trainer.serving.translation_settings import longest_input
+from . import atomic_files, entry_point, errors
+from .model_dir import TRANSLATION, ModelDirectory
+from .serving.translation_settings import longest_input
 
 QUANTIZATIONS = tuple(
     "none int8 int8_float32 int8_float16 int8_bfloat16 int16 float16 bfloat16 float32".split()
@@ -73,7 +73,7 @@ def export(
             f"{quantization!r}."
         )
     with errors.requiring("ctranslate2", "ctranslate2"):
-        from trainer.serving.ctranslate2_spec import build
+        from .serving.ctranslate2_spec import build
     output = Path(output_dir)
     _check_destination(output, force)
     directory = ModelDirectory.open(model_dir, TRANSLATION)

@@ -12,8 +12,8 @@ import re
 
 from absl import app, flags
 
-from trainer import entry_point
-from trainer.model_dir import LANGUAGE_MODEL, TRANSLATION, ModelDirectory
+from . import entry_point
+from .model_dir import LANGUAGE_MODEL, TRANSLATION, ModelDirectory
 
 # Settings of trainer.train by the name of tensor2tensor's hparam.
 _TRAINING_SETTINGS = {
@@ -211,8 +211,8 @@ def import_checkpoint(
 
 def _tokenizers(vocab, source_vocab):
     """Returns the `Tokenizers` of the vocabulary files."""
-    from trainer.data.subword_tokenizer import SubwordTokenizer
-    from trainer.data.tokenizer import Tokenizers
+    from .data.subword_tokenizer import SubwordTokenizer
+    from .data.tokenizer import Tokenizers
 
     target = SubwordTokenizer.from_file(vocab)
     if source_vocab is None:

@@ -7,8 +7,8 @@ import tensorflow as tf
 from plotly import graph_objects as go
 from plotly.subplots import make_subplots
 
-from trainer.model_dir import ModelDirectory
-from trainer.training.dev_set import DevResults
+from .model_dir import ModelDirectory
+from .training.dev_set import DevResults
 
 
 def draw_curves(directory: ModelDirectory) -> go.Figure | None:

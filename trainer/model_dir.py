@@ -27,7 +27,7 @@ from pathlib import Path
 import filelock
 from absl import logging
 
-from trainer import atomic_files
+from . import atomic_files
 
 FORMAT_VERSION = 2
 VOCABULARY_SUFFIXES = {"sentencepiece": ".model", "subwords": ".subwords"}
@@ -331,7 +331,7 @@ class ModelDirectory:
         Raises:
             ValueError: if there is no vocabulary, or one has changed since config.json was written.
         """
-        from trainer.data.tokenizer import Tokenizers
+        from .data.tokenizer import Tokenizers
 
         loaded = [self._load_tokenizer(entry) for entry in self.vocabularies]
         return Tokenizers(loaded[0], loaded[-1])
@@ -358,9 +358,9 @@ class ModelDirectory:
             )
         # These modules import TensorFlow Text.
         if entry["kind"] == "subwords":
-            from trainer.data.subword_tokenizer import SubwordTokenizer as Tokenizer
+            from .data.subword_tokenizer import SubwordTokenizer as Tokenizer
         else:
-            from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer as Tokenizer
+            from .data.sentencepiece_tokenizer import SentencePieceTokenizer as Tokenizer
         return Tokenizer.from_file(vocabulary)
 
     def token_names(self, vocab_size: int, side: str = "target") -> tuple[list[str], int]:

@@ -10,7 +10,8 @@ import json
 from pathlib import Path
 
 import t2t_relpos
-from trainer.model_dir import TRANSLATION, ModelDirectory
+
+from .model_dir import TRANSLATION, ModelDirectory
 
 # Shaw et al. 2018, section 4.1, and Vaswani et al. 2017, section 5.
 _SHAW = {

@@ -8,7 +8,7 @@ import typing
 
 from absl import flags
 
-from trainer.entry_point import define_flag
+from .entry_point import define_flag
 
 # The flags belong to the program that defines them, so that its --help lists them.
 flags.disclaim_key_flags()

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO, TextIO
 
-from trainer import atomic_files
-from trainer.data.text_files import check_exists, check_format, open_text, read_lines
+from . import atomic_files
+from .data.text_files import check_exists, check_format, open_text, read_lines
 
 _NAMES = {
     "stdin": "the standard input",

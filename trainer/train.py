@@ -12,8 +12,8 @@ import os
 
 from absl import app, flags
 
-from trainer import config, entry_point, errors, streams
-from trainer.config import RunConfig
+from . import config, entry_point, errors, streams
+from .config import RunConfig
 
 _NAME = "trainer.train"
 
@@ -43,9 +43,9 @@ def train(config: RunConfig):
 
 
 def _train(config):
-    from trainer.training.callbacks import NotFiniteError
-    from trainer.training.strategy import WorkerLostError
-    from trainer.training.training_run import TrainingRun
+    from .training.callbacks import NotFiniteError
+    from .training.strategy import WorkerLostError
+    from .training.training_run import TrainingRun
 
     with errors.errors_as_exit_codes(_NAME, (ValueError, WorkerLostError), _how_to_rerun):
         run = TrainingRun(config)
@@ -74,7 +74,7 @@ def dry_run(config: RunConfig):
     as_exit_codes = errors.errors_as_exit_codes(_NAME, remedy=_how_to_rerun)
     with errors.printing_results(_NAME), as_exit_codes:
         entry_point.import_tensorflow()
-        from trainer.training.dry_run import forecast
+        from .training.dry_run import forecast
 
         print(forecast(config))
 

@@ -30,9 +30,9 @@ from typing import BinaryIO
 from absl import app, flags
 from tqdm import tqdm
 
-from trainer import atomic_files, entry_point, streams
-from trainer.data.text_report import CountedTranslations
-from trainer.serving.translator import Translation, one_line, translate_lines
+from . import atomic_files, entry_point, streams
+from .data.text_report import CountedTranslations
+from .serving.translator import Translation, one_line, translate_lines
 
 # The separator of fields. Inside a text, it is written with spaces.
 _SEPARATOR = b"|||"
@@ -230,7 +230,7 @@ def _translate_stream(values, source, call):
 def _run(values):
     _check(values)
     with streams.reading(values.input) as source:
-        from trainer.serving import model_versions
+        from .serving import model_versions
 
         options = {x: values[x].value for x in ("beam_size", "alpha", "max_length", "nbest")}
         aligned = values.alignments is not None or values.tokens is not None

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from absl import app, flags
 
-from trainer import atomic_files, entry_point, errors
-from trainer.model_dir import TRANSLATION, ModelDirectory
+from . import atomic_files, entry_point, errors
+from .model_dir import TRANSLATION, ModelDirectory
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
@@ -39,7 +39,8 @@ def _check_flags(values):
 
 def _write_page(directory, transformer, values):
     from t2t_relpos.models.attention_maps import read_table_norms, record_attention_maps
-    from trainer.attention_page import make_sentence_pair, render_page
+
+    from .attention_page import make_sentence_pair, render_page
 
     config, tokenizers = transformer.config, directory.load_tokenizers()
     sizes = {"source": config.num_source_ids, "target": config.vocab_size}
@@ -54,8 +55,9 @@ def _write_page(directory, transformer, values):
 
 def _write_plots(directory, transformer, folder):
     from t2t_relpos.models.attention_maps import KINDS, read_table_norms
-    from trainer.attention_page import draw_table_norms, render_figures
-    from trainer.learning_curves import draw_curves
+
+    from .attention_page import draw_table_norms, render_figures
+    from .learning_curves import draw_curves
 
     norms, curves = read_table_norms(transformer), draw_curves(directory)
     tables = [
@@ -74,7 +76,7 @@ def _write_plots(directory, transformer, folder):
 
 
 def _run(values):
-    from trainer.training import checkpoints
+    from .training import checkpoints
 
     _check_flags(values)
     with errors.requiring("plotly", "visualize"):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from trainer.data.encoding import EncodedPairs
+from .encoding import EncodedPairs
 
 PREFETCHED = 8
 SHUFFLED_PAIRS = 1 << 20  # Pairs of a chunk, which are shuffled together.

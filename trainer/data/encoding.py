@@ -19,10 +19,10 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from trainer import atomic_files
-from trainer.data.corpus import Corpus, digest
-from trainer.data.text_report import TextCounts
-from trainer.data.tokenizer import EOS_ID, PAD_ID, Tokenizers
+from .. import atomic_files
+from .corpus import Corpus, digest
+from .text_report import TextCounts
+from .tokenizer import EOS_ID, PAD_ID, Tokenizers
 
 _PAIRS_PER_CALL = 4096  # Pairs per call of the tokenizer.
 _SIDES = ("source", "target")

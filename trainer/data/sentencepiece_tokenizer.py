@@ -10,8 +10,8 @@ import tensorflow as tf
 import tensorflow_text
 from sentencepiece import sentencepiece_model_pb2
 
-from trainer.data.text_report import squeeze
-from trainer.data.tokenizer import EOS_ID, PAD_ID, UNK_ID, Tokenizer
+from .text_report import squeeze
+from .tokenizer import EOS_ID, PAD_ID, UNK_ID, Tokenizer
 
 NORMALIZATIONS = ("nmt_nfkc", "nfkc", "identity")
 # Fraction of the text's characters that the vocabulary covers. Rarer characters become unk, or

@@ -14,7 +14,8 @@ from t2t_relpos.t2t.subwords import (
     SubwordVocabulary,
     alphanumeric_characters,
 )
-from trainer.data.tokenizer import EOS_ID, PAD_ID, Tokenizer
+
+from .tokenizer import EOS_ID, PAD_ID, Tokenizer
 
 _PRIVATE_USE = range(0xE000, LARGEST_CODE_POINT + 1)
 # Code points have 21 bits.

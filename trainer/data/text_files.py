@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from trainer.data.corpus import Corpus, digest
+from .corpus import Corpus, digest
 
 _BLOCK_BYTES = 1 << 20  # Lines of about this size are checked together.
 GZIP = b"\x1f\x8b\x08"

@@ -13,7 +13,7 @@ from typing import Self
 
 import tensorflow as tf
 
-from trainer import atomic_files
+from .. import atomic_files
 
 PAD_ID = 0
 EOS_ID = 1

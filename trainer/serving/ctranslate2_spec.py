@@ -8,7 +8,8 @@ from ctranslate2.specs import transformer_spec
 
 from t2t_relpos.attention.band import Distances
 from t2t_relpos.layers.embeddings import sinusoids
-from trainer.data.tokenizer import EOS_ID, PAD_ID
+
+from ..data.tokenizer import EOS_ID, PAD_ID
 
 # Number of positions: twice CTranslate2's default maximum length of a sentence.
 _MAX_POSITIONS = 2048

@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from trainer import setting_flags
-from trainer.setting_flags import setting
+from .. import setting_flags
+from ..setting_flags import setting
 
 # The settings that each sampler has.
 SAMPLERS = {

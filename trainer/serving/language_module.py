@@ -12,9 +12,10 @@ from t2t_relpos.decoding import (
     TopPSampler,
     score_tokens,
 )
-from trainer.data.tokenizer import EOS_ID, PAD_ID
-from trainer.serving.generation_settings import GenerationSettings
-from trainer.serving.translation_module import assert_in_order, check_vocabulary
+
+from ..data.tokenizer import EOS_ID, PAD_ID
+from .generation_settings import GenerationSettings
+from .translation_module import assert_in_order, check_vocabulary
 
 _TEXT = tf.TensorSpec([None], tf.string, name="text")
 _SEED = tf.TensorSpec([], tf.int32, name="seed")

@@ -11,8 +11,8 @@ from pathlib import Path
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  (registers ops of the tokenizer)
 
-from trainer import atomic_files
-from trainer.serving.translator import Translator
+from .. import atomic_files
+from .translator import Translator
 
 # Outputs of `serving_default`. Earlier versions have no `complete`.
 OUTPUTS = ("scores", "translations", "truncated")

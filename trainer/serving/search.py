@@ -5,8 +5,9 @@ import functools
 import tensorflow as tf
 
 from t2t_relpos.decoding import DecodingResult, beam_search, length_penalty
-from trainer.data.tokenizer import EOS_ID, PAD_ID
-from trainer.serving.translator import ABSENT
+
+from ..data.tokenizer import EOS_ID, PAD_ID
+from .translator import ABSENT
 
 # With 8 sentences, the search without XLA is faster.
 COMPILED_BATCH_SIZES = (1, 2, 4)

@@ -11,12 +11,13 @@ import keras
 import tensorflow as tf
 
 from t2t_relpos.models.folded import FoldedTransformer, fold_weights
-from trainer.data.tokenizer import EOS_ID, PAD_ID, Tokenizers
-from trainer.model_dir import ModelDirectory
-from trainer.serving.search import compiled_search, n_best
-from trainer.serving.translation_settings import TranslationSettings, longest_input
-from trainer.serving.translator import ABSENT
-from trainer.serving.warmup import warmup_requests
+
+from ..data.tokenizer import EOS_ID, PAD_ID, Tokenizers
+from ..model_dir import ModelDirectory
+from .search import compiled_search, n_best
+from .translation_settings import TranslationSettings, longest_input
+from .translator import ABSENT
+from .warmup import warmup_requests
 
 _WIDEST_SMALL_BEAM = 256
 # Results that have a value for each translation.

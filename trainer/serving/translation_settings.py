@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from trainer import setting_flags
-from trainer.model_dir import ModelDirectory
-from trainer.setting_flags import setting
+from .. import setting_flags
+from ..model_dir import ModelDirectory
+from ..setting_flags import setting
 
 
 @dataclasses.dataclass(frozen=True)

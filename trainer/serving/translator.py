@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trainer.errors import plain_message
+from ..errors import plain_message
 
 # Score of a missing translation. It is finite, because JSON has no infinity.
 ABSENT = -1e7

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from trainer.serving.search import COMPILED_BATCH_SIZES, compiled_lengths
+from .search import COMPILED_BATCH_SIZES, compiled_lengths
 
 WARMUP_FILE = Path("assets.extra/tf_serving_warmup_requests")
 BATCH_SIZES = (1, 8, 32)

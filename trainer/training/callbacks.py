@@ -14,10 +14,10 @@ from collections.abc import Callable
 
 import keras
 
-from trainer.model_dir import ModelDirectory
-from trainer.streams import write_line
-from trainer.training.checkpoints import Checkpoints
-from trainer.training.optimizer import LossScale
+from ..model_dir import ModelDirectory
+from ..streams import write_line
+from .checkpoints import Checkpoints
+from .optimizer import LossScale
 
 # Consecutive updates that the smallest loss scale may skip. One bad batch must not end a run.
 _MOST_SKIPPED = 10

@@ -25,9 +25,10 @@ import numpy as np
 from absl import logging
 
 from t2t_relpos.models import Transformer, TransformerConfig
-from trainer import atomic_files
-from trainer.model_dir import ModelDirectory
-from trainer.training.training_model import TrainingModel
+
+from .. import atomic_files
+from ..model_dir import ModelDirectory
+from .training_model import TrainingModel
 
 FORMAT_VERSION = 3
 # Exceptions that reading a corrupt checkpoint can raise.

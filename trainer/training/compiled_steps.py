@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
-from trainer.errors import plain_message
-from trainer.training.batch_parts import sum_over_replicas
+from ..errors import plain_message
+from .batch_parts import sum_over_replicas
 
 
 class CompiledStep:

@@ -8,14 +8,14 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from trainer import atomic_files, metrics
-from trainer.data.corpus import Corpus
-from trainer.metrics import DEFAULT_TOKENIZER
-from trainer.serving.translation_module import TranslationModule, TranslationSettings
-from trainer.serving.translator import Translator, translate_texts
-from trainer.training.batch_parts import shard
-from trainer.training.callbacks import Steps
-from trainer.training.checkpoints import BestCheckpoints
+from .. import atomic_files, metrics
+from ..data.corpus import Corpus
+from ..metrics import DEFAULT_TOKENIZER
+from ..serving.translation_module import TranslationModule, TranslationSettings
+from ..serving.translator import Translator, translate_texts
+from .batch_parts import shard
+from .callbacks import Steps
+from .checkpoints import BestCheckpoints
 
 # Names in reports of the metrics that `--best_metric` selects.
 METRIC_NAMES = {"dev_bleu": "dev BLEU", "dev_chrf": "dev chrF2"}

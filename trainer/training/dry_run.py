@@ -15,21 +15,22 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_relpos.models import Transformer
-from trainer.config import RunConfig
-from trainer.data.batching import BatchOrder, padded_rows
-from trainer.data.corpus import find_missing
-from trainer.data.encoding import EncodedPairs
-from trainer.model_dir import ModelDirectory
-from trainer.training.graph_memory import peak_memory
-from trainer.training.preparation import (
+
+from ..config import RunConfig
+from ..data.batching import BatchOrder, padded_rows
+from ..data.corpus import find_missing
+from ..data.encoding import EncodedPairs
+from ..model_dir import ModelDirectory
+from .graph_memory import peak_memory
+from .preparation import (
     count_parameters,
     describe_settings,
     plan,
     prepare,
     settings_to_resume,
 )
-from trainer.training.strategy import describe_devices, with_devices, workers_of
-from trainer.training.training_model import TrainingModel
+from .strategy import describe_devices, with_devices, workers_of
+from .training_model import TrainingModel
 
 _FLOAT = 4  # bytes of float32
 # Files of a model directory that a preparation looks for without reading or writing them.

@@ -11,7 +11,8 @@ import math
 import tensorflow as tf
 
 from t2t_relpos import backend
-from trainer.data.tokenizer import PAD_ID
+
+from ..data.tokenizer import PAD_ID
 
 # Below this probability, float32 is close to underflow.
 _SMALLEST_PROBABILITY = 1e-30

@@ -7,8 +7,9 @@ import keras
 from absl import logging
 
 from t2t_relpos.models import TransformerConfig
-from trainer import metrics
-from trainer.config import (
+
+from .. import metrics
+from ..config import (
     ARCHITECTURE_SETTINGS,
     DROPOUT_SETTINGS,
     RELATIVE_SETTINGS,
@@ -16,16 +17,16 @@ from trainer.config import (
     TEXT_FILES,
     RunConfig,
 )
-from trainer.data.batching import report_lengths
-from trainer.data.corpus import Corpus, MissingSplitError, digest, read_tfds
-from trainer.data.encoding import EncodedPairs, encode_pairs
-from trainer.data.sentencepiece_tokenizer import NORMALIZATIONS, SentencePieceTokenizer
-from trainer.data.text_files import read_text
-from trainer.data.text_report import describe_sides
-from trainer.data.tokenizer import Tokenizers
-from trainer.model_dir import TRANSLATION, ModelDirectory, sides
-from trainer.training.checkpoints import Checkpoints
-from trainer.training.optimizer import NoamSchedule
+from ..data.batching import report_lengths
+from ..data.corpus import Corpus, MissingSplitError, digest, read_tfds
+from ..data.encoding import EncodedPairs, encode_pairs
+from ..data.sentencepiece_tokenizer import NORMALIZATIONS, SentencePieceTokenizer
+from ..data.text_files import read_text
+from ..data.text_report import describe_sides
+from ..data.tokenizer import Tokenizers
+from ..model_dir import TRANSLATION, ModelDirectory, sides
+from .checkpoints import Checkpoints
+from .optimizer import NoamSchedule
 
 # Settings of the architecture that are printed.
 _ARCHITECTURE = (

@@ -14,9 +14,9 @@ import tensorflow as tf
 from absl import logging
 from tqdm import tqdm
 
-from trainer.streams import write_line
-from trainer.training.callbacks import Steps
-from trainer.training.dev_set import DevResult, Sample
+from ..streams import write_line
+from .callbacks import Steps
+from .dev_set import DevResult, Sample
 
 # The first report is early, because it has an estimate of the remaining time.
 _FIRST_REPORT_SECONDS = 30.0

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 import tensorflow as tf
 from absl import logging
 
-from trainer.config import RunConfig
-from trainer.errors import plain_message
-from trainer.training.compiled_steps import xla_error
+from ..config import RunConfig
+from ..errors import plain_message
+from .compiled_steps import xla_error
 
 _EXAMPLE = (
     'TF_CONFIG=\'{"cluster": {"worker": ["host0:12345", "host1:12345"]}, '

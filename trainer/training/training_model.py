@@ -5,11 +5,12 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_relpos.models import Transformer
-from trainer.data.tokenizer import PAD_ID
-from trainer.training.batch_parts import RandomStreams, accumulate, split, sum_over_replicas
-from trainer.training.compiled_steps import CompiledOnReplicas, CompiledStep
-from trainer.training.label_smoothed_cross_entropy import label_smoothed_cross_entropy
-from trainer.training.optimizer import LossScale
+
+from ..data.tokenizer import PAD_ID
+from .batch_parts import RandomStreams, accumulate, split, sum_over_replicas
+from .compiled_steps import CompiledOnReplicas, CompiledStep
+from .label_smoothed_cross_entropy import label_smoothed_cross_entropy
+from .optimizer import LossScale
 
 
 class TokenStatistics(keras.metrics.Metric):

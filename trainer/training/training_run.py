@@ -7,24 +7,25 @@ import keras
 import tensorflow as tf
 
 from t2t_relpos.models import Transformer
-from trainer.config import SCORE_SETTINGS, RunConfig
-from trainer.data.batching import evaluation_batches, training_batches
-from trainer.model_dir import ModelDirectory
-from trainer.training.batch_parts import shard
-from trainer.training.callbacks import Steps, StopAtNan, StopSignals, WriteCheckpoints
-from trainer.training.checkpoints import BestCheckpoints, Checkpoints
-from trainer.training.dev_set import METRIC_NAMES, DevEvaluator, DevResults, DevTranslator
-from trainer.training.optimizer import FusedAdam, NoamSchedule
-from trainer.training.preparation import prepare, settings_to_resume
-from trainer.training.reports import StepLog, TensorBoard, Terminal
-from trainer.training.strategy import (
+
+from ..config import SCORE_SETTINGS, RunConfig
+from ..data.batching import evaluation_batches, training_batches
+from ..model_dir import ModelDirectory
+from .batch_parts import shard
+from .callbacks import Steps, StopAtNan, StopSignals, WriteCheckpoints
+from .checkpoints import BestCheckpoints, Checkpoints
+from .dev_set import METRIC_NAMES, DevEvaluator, DevResults, DevTranslator
+from .optimizer import FusedAdam, NoamSchedule
+from .preparation import prepare, settings_to_resume
+from .reports import StepLog, TensorBoard, Terminal
+from .strategy import (
     WorkerGroup,
     check_xla,
     describe_devices,
     make_strategy,
     with_devices,
 )
-from trainer.training.training_model import TrainingModel
+from .training_model import TrainingModel
 
 
 class TrainingRun:
