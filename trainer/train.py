@@ -101,7 +101,6 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
 
 
 if __name__ == "__main__":
-    entry_point.keep_freed_memory()
     # TensorFlow enables oneDNN by default on some processors only, but large matrix products are
     # faster with it on the others too.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")

@@ -245,6 +245,5 @@ main = functools.partial(entry_point.run, "trainer.translate", _run)
 
 
 if __name__ == "__main__":
-    entry_point.keep_freed_memory()
     define_flags()
     app.run(main, flags_parser=entry_point.parse_flags)

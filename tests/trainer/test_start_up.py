@@ -1,4 +1,4 @@
-"""Tests of the start of every program: imports, help, messages, memory allocator and errors.
+"""Tests of the start of every program: imports, help, messages and errors.
 
 `--help` is tested as a module and as a console script.
 """
@@ -78,21 +78,6 @@ SETTINGS = """
 from trainer.config import RunConfig
 print(RunConfig(preset="tiny", model_dir="x", data="any").resolve().warmup_steps)
 """
-# Arrays of 16 MB are allocated and freed. Each page that the system provides is a page fault.
-COUNT_FAULTS = """
-import resource
-import numpy as np
-from trainer.entry_point import keep_freed_memory
-def use():
-    one, other = np.ones(2**21), np.ones(2**21 + 1)
-def faults():
-    use()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(20):
-        use()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-print(faults(), keep_freed_memory(), faults())
-"""
 # One flag of each program.
 FLAG = {
     "train": "--warmup_steps",
@@ -109,18 +94,13 @@ FLAG = {
 @pytest.fixture(scope="module")
 def outputs():
     """Returns the outputs of programs, each with a line of the modules that it imported."""
-    programs = {"settings": SETTINGS, "faults": COUNT_FAULTS, "list": LIST}
+    programs = {"settings": SETTINGS, "list": LIST}
     for name, flag in UNKNOWN_FLAGS:
         programs[f"{name} {flag}"] = UNKNOWN.format(name=name, flag=flag)
     for name in FLAG:
         programs |= {f"trainer.{name}": MODULE.format(name=name)}
         programs |= {f"relpos-{name}": SCRIPT.format(name=name)}
-    clean = {
-        name: value
-        for name, value in environment().items()
-        if not name.startswith(("MALLOC_", "GLIBC_TUNABLES"))
-    }
-    done = run_python("-c", RUN_ALL, input=json.dumps(programs), env=clean)
+    done = run_python("-c", RUN_ALL, input=json.dumps(programs))
     return json.loads(done.stdout)
 
 
@@ -168,21 +148,6 @@ def test_remedies_are_for_flags_that_a_program_does_not_have():
 
 def test_settings_import_neither_keras_nor_tensorflow(outputs):
     assert outputs["settings"] == "2000\nloaded:\n"
-
-
-def test_freed_pages_are_kept(outputs):
-    before, kept, after = outputs["faults"].split()[:3]
-    if kept == "False":
-        pytest.skip("this C library has no mallopt")
-    assert int(after) < 100
-    # Without it, the system provides 8,192 pages of 4 KB, or 16 huge pages of 2 MB, 20 times.
-    assert int(before) > 10 * max(int(after), 1)
-
-
-@pytest.mark.parametrize("name", ["MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
-def test_environment_variables_configure_the_allocator(name, monkeypatch):
-    monkeypatch.setenv(name, "131072")
-    assert not entry_point.keep_freed_memory()
 
 
 def test_without_tensorflow_the_error_names_the_command_that_installs_it(monkeypatch):
