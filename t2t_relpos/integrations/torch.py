@@ -225,7 +225,7 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
         query, key, value = self._project(*inputs)
         lengths = query.shape[2], key.shape[2]
         causal = is_causal and (attn_mask is None or lengths[0] == lengths[1])
-        mask, bias = (None, None) if causal else self._pair_mask(attn_mask, len(query), lengths)
+        mask, bias = (None, None) if causal else self._pair_mask(attn_mask, query.shape[0], lengths)
         outputs, weights = attend(
             query * self.head_dim**-0.5,
             key,
@@ -235,7 +235,7 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
             max_relative_position=self.max_relative_position,
             mask=mask,
             bias=bias,
-            key_mask=_key_mask(key_padding_mask, (len(key), lengths[1])),
+            key_mask=_key_mask(key_padding_mask, (key.shape[0], lengths[1])),
             causal=causal,
             dropout=AttentionDropout(self.dropout) if self.training and self.dropout else None,
             return_weights=need_weights,

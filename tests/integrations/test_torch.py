@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from t2t_relpos.attention import dot_product_attention_relative
 from t2t_relpos.integrations.torch import RelativeMultiheadAttention
+from t2t_relpos.layers import RelativeMultiHeadAttention
 
 K = 2
 BATCH, LENGTH, HEADS = 3, 7, 2
@@ -455,6 +456,26 @@ class TestCompiled:
         assert_close(loss_and_gradients(checkpointed), loss_and_gradients(plain))
         module.eval()
         assert_close([run(x)], [plain(x)])
+
+
+@pytest.mark.parametrize("make", ["module", "keras"])
+def test_exported_program_takes_new_batch_sizes_and_lengths(make):
+    x = torch.randn(2, 7, 32)
+    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
+    if make == "module":
+        module = RelativeMultiheadAttention(32, 4, max_relative_position=(16, 4), batch_first=True)
+        run = lambda f, x: f(x, x, x, need_weights=False)[0]
+        options = {"args": (x, x, x), "kwargs": {"need_weights": False}}
+        shapes = {**dict.fromkeys(("query", "key", "value"), sizes), "need_weights": None}
+    else:  # The signature of a Keras layer is `forward(*args, **kwargs)`.
+        module = RelativeMultiHeadAttention(4, 8, max_relative_position=16)
+        run, shapes = lambda f, x: f(x, x), ((sizes, sizes),)
+        options = {"args": (x, x)}
+        run(module, x)
+    program = torch.export.export(module.eval(), dynamic_shapes=shapes, **options).module()
+    for batch, length in ((2, 7), (3, 300), (1, 5)):
+        x = torch.randn(batch, length, 32)
+        assert_close([run(program, x)], [run(module, x)])
 
 
 def run_without_backend(code, **options):
