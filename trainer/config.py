@@ -50,8 +50,8 @@ SCORE_SETTINGS = {"bleu_tokenize": DEFAULT_TOKENIZER, "best_metric": "dev_bleu"}
 class RunConfig:
     """Settings of `python -m trainer.train`.
 
-    A recipe is a preset's set of default training settings (`trainer.recipes`). `resolve` replaces
-    settings that are None with its values.
+    A recipe is the set of default training settings of a preset, of hparams or of a model
+    (`trainer.recipes`). `resolve` replaces settings that are None with its values.
 
     Raises:
         ValueError: for a setting out of range, or settings that contradict each other.
@@ -67,7 +67,18 @@ class RunConfig:
     """
 
     preset: str | None = setting(
-        f"Name of an architecture and its training recipe: {', '.join(RECIPES)}."
+        f"Name of an architecture and its training recipe: {', '.join(RECIPES)}. transformer_base "
+        "is tensor2tensor's transformer_base and transformer_base_v3."
+    )
+    hparams_set: str | None = setting(
+        "Instead of --preset: name of an hparams set of tensor2tensor, for architecture and "
+        "training."
+    )
+    hparams: str | None = setting("Changes to --hparams_set: key=value,key=value.")
+    config: str | None = setting(
+        "Instead of --preset: JSON file with the settings of a TransformerConfig. The training "
+        "recipe is that of transformer_base.",
+        fixed=False,
     )
     model_dir: str | None = setting(
         "Directory of the model. Created, or resumed if it exists.", fixed=False
@@ -126,8 +137,10 @@ class RunConfig:
         "target length, including padding." + _RECIPE,
         at_least=1,
     )
-    max_length: int = setting(
-        "Maximum length of a sentence in tokens. Longer pairs are skipped.", 256, at_least=2
+    max_length: int | None = setting(
+        "Maximum length of a sentence in tokens. Longer pairs are skipped. Default: 256, or as in "
+        "--hparams_set.",
+        at_least=2,
     )
     learning_rate: float | None = setting(
         "Multiplier of the Noam learning-rate schedule." + _RECIPE, above=0.0
@@ -274,11 +287,13 @@ class RunConfig:
         not part of a recipe and stay None.
 
         Raises:
-            ValueError: if the preset or that model does not exist.
+            ValueError: if the preset, the hparams set or that model does not exist, or training
+                lacks what hparams require.
         """
         recipe = recipe_of(self)
         missing = {name: value for name, value in recipe.items() if getattr(self, name) is None}
-        files = {name: _absolute(getattr(self, name)) for name in TEXT_FILES if getattr(self, name)}
+        names = (*TEXT_FILES, "config")
+        files = {name: _absolute(getattr(self, name)) for name in names if getattr(self, name)}
         return dataclasses.replace(self, dev_bleu=self.computes_dev_bleu, **missing, **files)
 
     @property
@@ -321,9 +336,16 @@ def _check_together(config):
         raise ValueError(
             "Expected a directory for the model. Received: none. Give one with --model_dir."
         )
-    if config.preset is not None and config.init_from is not None:
+    names = ("preset", "hparams_set", "config", "init_from")
+    given = [name for name in names if getattr(config, name) is not None]
+    if len(given) > 1:
         raise ValueError(
-            "Expected either preset or init_from. Received: both. Leave one of them out."
+            f"Expected either {given[0]} or {given[1]}. Received: both. Leave one of them out."
+        )
+    if config.hparams is not None and config.hparams_set is None:
+        raise ValueError(
+            f"Expected hparams_set with hparams. Received: hparams={config.hparams!r} only. Give "
+            "the set that they change with --hparams_set, such as transformer_base."
         )
     for name in ("position", *RELATIVE_SETTINGS):
         if getattr(config, name) is not None and config.init_from is not None:

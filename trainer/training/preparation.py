@@ -7,6 +7,7 @@ import keras
 from absl import logging
 
 from t2t_relpos.models import TransformerConfig
+from t2t_relpos.t2t import config_from_hparams, parse_hparams
 
 from .. import metrics
 from ..config import (
@@ -25,6 +26,7 @@ from ..data.text_files import read_text
 from ..data.text_report import describe_sides
 from ..data.tokenizer import Tokenizers
 from ..model_dir import TRANSLATION, ModelDirectory, sides
+from ..recipes import read_architecture
 from .checkpoints import Checkpoints
 from .optimizer import NoamSchedule
 
@@ -330,7 +332,7 @@ def _make_architecture(config, parent):
         if config.source_vocab_size is not None:
             settings["source_vocab_size"] = config.source_vocab_size
             settings["tie_embeddings"] = False
-        architecture = TransformerConfig.from_preset(config.preset, **settings)
+        architecture = _new_architecture(config, settings)
     else:
         architecture = TransformerConfig.from_dict(parent.read_config()["architecture"] | settings)
     limit = architecture.num_positions
@@ -348,6 +350,21 @@ def _make_architecture(config, parent):
                 f"with the position {architecture.position}. Leave it out."
             )
     return architecture
+
+
+def _new_architecture(config, settings):
+    """Returns the architecture of a preset, of hparams or of a JSON file, with settings replaced.
+
+    Presets and hparams have no target space embedding, which would add the same vector everywhere.
+    """
+    if config.hparams_set is not None:
+        sizes = {name: settings.get(name) for name in ("vocab_size", "source_vocab_size")}
+        hparams = parse_hparams(config.hparams_set, config.hparams or "")
+        architecture = config_from_hparams(hparams, target_space_id=None, **sizes)
+        return dataclasses.replace(architecture, **settings)
+    if config.config is not None:
+        return TransformerConfig.from_dict(read_architecture(config.config) | settings)
+    return TransformerConfig.from_preset(config.preset, **settings)
 
 
 def _read_corpora(config, *, needs_dev):
