@@ -170,7 +170,8 @@ class ModelDirectory:
         if self.kind != kind:
             raise ValueError(
                 f"Expected a model directory with a model of kind {kind}. Received: {self.path}, "
-                f"with a model of kind {self.kind}. Models of all kinds can be exported with "
+                f"with a model of kind {self.kind}. A language model is trained with --train_text "
+                "and evaluated with --text. Models of all kinds can be averaged, exported with "
                 "`python -m trainer.export`, and loaded in Python with "
                 "`ModelDirectory.open(...).load_model()`."
             )

@@ -12,7 +12,7 @@ from t2t_relpos._suggestions import most_similar
 from t2t_relpos.hparams_sets import DEFAULTS as HPARAMS
 from t2t_relpos.hparams_sets import SETS, parse_hparams
 
-from .model_dir import TRANSLATION, ModelDirectory
+from .model_dir import ModelDirectory
 
 # Training settings by the name of tensor2tensor's hparam.
 _SETTINGS = {
@@ -244,7 +244,7 @@ def read_architecture(file: str) -> dict:
 
 
 def _inherited_recipe(config):
-    recorded = ModelDirectory.open(config.init_from, TRANSLATION).read_run()
+    recorded = ModelDirectory.open(config.init_from, config.kind).read_run()
     names = _REQUIRED + _OPTIONAL
     recipe = {name: recorded[name] for name in names if recorded.get(name) is not None}
     missing = [n for n in _REQUIRED if n not in recipe and getattr(config, n) is None]

@@ -13,6 +13,11 @@ from trainer.serving.generation_settings import GenerationSettings
 from trainer.serving.translation_settings import TranslationSettings
 
 MINIMAL = {"preset": "tiny", "model_dir": "runs/x", "data": "any"}
+LMX = (
+    "attention_dropout_broadcast_dims=,layer_prepostprocess_dropout_broadcast_dims=,"
+    "relu_dropout_broadcast_dims=,optimizer=adam,"
+    "learning_rate_schedule=constant*linear_warmup*rsqrt_decay*rsqrt_hidden_size"
+)
 TEXT = {"data": None, "train_source": "x", "train_target": "y"}
 
 
@@ -212,6 +217,38 @@ def test_positions_equal_those_of_the_model():
 def test_unknown_preset_raises(preset, message):
     with pytest.raises(ValueError, match=message):
         config(preset=preset).resolve()
+
+
+def of_text(**changes):
+    return config(**{"data": None, "train_text": "x"} | changes)
+
+
+def test_text_without_sources_makes_a_language_model():
+    resolved = of_text(keep_best=1, early_stopping=2, dev_text="y", best_metric="dev_loss")
+    resolved = resolved.resolve().resolve()
+    assert resolved.kind == "language_model" and not resolved.computes_dev_bleu
+    assert resolved.needs_dev_set and resolved.score_settings == {"best_metric": "dev_loss"}
+    assert resolved.train_text.endswith("/x") and resolved.dev_text.endswith("/y")
+    assert of_hparams("lmx_base", LMX, data=None, train_text="x").label_smoothing == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, "x") for name in ("direction", "data", "data_dir", *[*TEXT][1:])),
+        *(("dev_source", "x"), ("dev_target", "x"), ("source_vocab_size", 40)),
+        *(("dev_bleu", True), ("bleu_tokenize", "13a"), ("best_metric", "dev_bleu")),
+    ],
+)
+def test_language_model_rejects_settings_of_pairs(name, value):
+    with pytest.raises(ValueError, match=f"Expected no {name} with train_text, which trains a"):
+        of_text(**{name: value})
+
+
+@pytest.mark.parametrize("setting", [{"dev_text": "x"}, {"best_metric": "dev_loss"}])
+def test_settings_of_language_models_require_text(setting):
+    with pytest.raises(ValueError, match="Expected train_text, which trains .* Received: none."):
+        config(**setting)
 
 
 def of_hparams(hparams_set, hparams=None, **changes):
