@@ -6,7 +6,7 @@ vocab.model            the SentencePiece vocabulary (`vocab.subwords` for tensor
                        a vocabulary for each side, vocab.source.model and vocab.target.model
 run.json               the resolved settings of the training run
 checkpoints/step-000123/
-best/step-000123/      checkpoints with the best dev BLEU, with --keep_best
+best/step-000123/      checkpoints with the best scores on the dev set, with --keep_best
 evaluations.json       results of all evaluations on the dev set
 logs/                  TensorBoard logs
 ids/                   token ids of the corpora, a cache for resumed runs; may be deleted
