@@ -37,6 +37,8 @@ from .metrics import BLEU_TOKENIZERS, DEFAULT_TOKENIZER, check_bleu_tokenize
 _TEXT_FLAGS = ("text", "model_dir", "checkpoint", "label", "batch_size")
 # A batch of texts has as many tokens as `batch_size` sentences of this length.
 _TOKENS_PER_SENTENCE = 64
+_LARGEST_LOSS = 700.0  # Exponentials of larger numbers are infinite.
+_LARGEST_DECIMAL = 1e6  # Larger perplexities are printed with an exponent.
 _STRING_FLAGS = {
     "model_dir": "Model directory, or several, comma-separated, to compare them.",
     "checkpoint": "With --model_dir: step of a checkpoint, 'latest', or 'best' (highest dev BLEU). "
@@ -292,8 +294,9 @@ def _evaluate_text(values):
 
 def _perplexities(path, corpus, label, values):
     """Returns lines with the perplexities of a text, and reports the text on the standard error."""
+    import numpy as np
+
     from .data.batching import evaluation_batches
-    from .data.corpus import TEXT, PairCorpus
     from .data.encoding import encode_pairs
     from .data.text_report import describe_sides
     from .data.tokenizer import Tokenizers
@@ -304,27 +307,30 @@ def _perplexities(path, corpus, label, values):
     directory = ModelDirectory.open(path, LANGUAGE_MODEL)
     tokenizers = Tokenizers.shared(directory.load_tokenizer())
     model = checkpoints.load_model(directory, values.checkpoint)
-    lengths = encode_pairs(corpus, tokenizers).lengths
-    longest = model.config.num_positions or math.inf
-    is_used = (lengths > 1) & (lengths <= longest)
-    blank, too_long = int((lengths < 2).sum()), int((lengths > longest).sum())
-    report = f"{label} data: {len(lengths)} texts, {blank} blank"
+    pairs = encode_pairs(corpus, tokenizers)
+    lengths, limit = pairs.lengths, model.config.num_positions or math.inf
+    used = np.flatnonzero((lengths > 1) & (lengths <= limit))
+    too_long = int((lengths > limit).sum())
+    report = f"{label} data: {len(lengths)} texts, {len(lengths) - len(used) - too_long} blank"
     report += f", {too_long} with more tokens than the model has positions" if too_long else ""
-    print(f"{report}.", file=sys.stderr, flush=True)
-    texts = tuple(text for text, used in zip(corpus, is_used) if used)
-    if not texts:
+    print(f"{report}.", *describe_sides(pairs.counts), sep="\n", file=sys.stderr, flush=True)
+    if not len(used):
         raise ValueError("Expected a text to evaluate. Received: none. Give another --text.")
-    pairs = encode_pairs(PairCorpus(texts, TEXT), tokenizers)
-    print(*describe_sides(pairs.counts), sep="\n", file=sys.stderr, flush=True)
     batch_tokens = values.batch_size * _TOKENS_PER_SENTENCE
-    loss, pieces = mean_loss(model, evaluation_batches(pairs, batch_tokens))
-    words = sum(len(text.split()) for (text,) in texts) + len(texts)
-    units = {"piece": pieces, "word": words}
+    loss, pieces = mean_loss(model, evaluation_batches(pairs, batch_tokens, used))
+    is_used = np.isin(np.arange(len(lengths)), used)
+    words = sum(len(text.split()) for (text,), x in zip(corpus, is_used) if x) + len(used)
     return [
-        f"{label} perplexity per {unit} = {math.exp(loss * pieces / count):.2f}  "
-        f"({count:,} {unit}s, with the end of each of {len(texts):,} texts)"
-        for unit, count in units.items()
+        f"{label} perplexity per {unit} = {_perplexity(loss * pieces / count)}  "
+        f"({count:,} {unit}s, with the end of each of {len(used):,} texts)"
+        for unit, count in {"piece": pieces, "word": words}.items()
     ]
+
+
+def _perplexity(loss):
+    """Returns the exponential of a loss as text. In text without spaces, a word is a sentence."""
+    value = math.exp(loss) if loss < _LARGEST_LOSS else math.inf
+    return f"{value:.2f}" if value < _LARGEST_DECIMAL else f"{value:.3g}"
 
 
 def _run(values):

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 from pathlib import Path
 
 import keras
@@ -219,6 +220,10 @@ def test_training_of_a_language_model(trained, tmp_path, capsys):
     ]
     for line, start in zip(output.out.splitlines()[1:], expected, strict=True):
         assert line == f"{start}with the end of each of 2 texts)"
+
+    (tmp_path / "text").write_text("thedogseesaman" * 90)
+    Program(evaluate)(model_dir=whole.path, text=tmp_path / "text")
+    assert re.search(r"per word = (inf|\d\.\d*e\+\d+)  \(2 words", capsys.readouterr().out)
 
     Program(average)(model_dir=whole.path, last=2, output_dir=tmp_path / "mean")
     flags = {"export_dir": tmp_path / "saved", "sampler": "greedy", "max_length": 30}

@@ -90,22 +90,30 @@ def padded_rows(batch_tokens: int, boundary: int, row_multiple: int = 1) -> int:
     return -(-(batch_tokens // boundary) // row_multiple) * row_multiple
 
 
-def evaluation_batches(pairs: EncodedPairs, batch_tokens: int) -> tf.data.Dataset:
+def evaluation_batches(
+    pairs: EncodedPairs, batch_tokens: int, used: np.ndarray | None = None
+) -> tf.data.Dataset:
     """Returns a dataset of batches of all pairs in order, with known cardinality.
 
     `batch_tokens` and the format are those of `training_batches`. A longer pair is a batch.
     All lengths are held in memory.
+
+    Args:
+        pairs: the encoded corpus.
+        batch_tokens: maximum number of tokens of the longer side in a batch.
+        used: indices of the pairs, at least one. Default: all.
     """
+    used = np.arange(len(pairs)) if used is None else used
     starts, longest = [0], 0
-    for row, length in enumerate(pairs.lengths):
+    for row, length in enumerate(pairs.lengths[used]):
         longest = max(longest, length)
         if longest * (row + 1 - starts[-1]) > batch_tokens and row > starts[-1]:
             starts.append(row)
             longest = length
-    ends = [*starts[1:], len(pairs)]
+    ends = [*starts[1:], len(used)]
 
     def make_batch(batch):
-        rows = np.arange(starts[batch], ends[batch])
+        rows = used[starts[batch] : ends[batch]]
         return [side.padded(rows) for side in pairs.inputs.values()]
 
     return _make_dataset(tf.data.Dataset.range(len(ends)), make_batch, [*pairs.inputs])
