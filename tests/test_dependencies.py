@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "t2t": {"layers", "models", "t2t"},
 }
 # Modules that all folders of the library may import.
-SHARED = {"_checks", "backend"}
+SHARED = {"_checks", "_suggestions", "backend", "hparams_sets"}
 
 
 def modules(package):

@@ -15,7 +15,7 @@ from pathlib import Path
 from absl import app, flags
 
 from . import atomic_files, entry_point
-from .model_dir import TRANSLATION, ModelDirectory
+from .model_dir import ModelDirectory
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
@@ -92,7 +92,7 @@ def _run(values):
     if (values.last is None) == (not values.steps):
         received = "neither" if values.last is None else "both"
         raise ValueError(f"Expected either --last or --steps. Received: {received}.")
-    directory = ModelDirectory.open(values.model_dir, TRANSLATION)
+    directory = ModelDirectory.open(values.model_dir)
     if values.last is not None:
         paths = checkpoints.last_checkpoints(directory, values.last)
     else:

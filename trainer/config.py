@@ -11,6 +11,7 @@ from absl import flags
 
 from . import setting_flags
 from .metrics import DEFAULT_TOKENIZER, check_bleu_tokenize
+from .model_dir import LANGUAGE_MODEL, TRANSLATION
 from .recipes import RECIPES, recipe_of
 from .setting_flags import setting
 
@@ -22,7 +23,8 @@ RELATIVE_SETTINGS = ("max_relative_position", "use_key_table", "use_value_table"
 # Settings that override the preset's architecture.
 DROPOUT_SETTINGS = ("dropout", "attention_dropout", "activation_dropout")
 ARCHITECTURE_SETTINGS = (*DROPOUT_SETTINGS, "position", *RELATIVE_SETTINGS)
-TEXT_FILES = ("train_source", "train_target", "dev_source", "dev_target")
+PAIR_FILES = ("train_source", "train_target", "dev_source", "dev_target")
+TEXT_FILES = (*PAIR_FILES, "train_text", "dev_text")
 _RECIPE = " Default: the recipe's value."
 _PRESET = " Default: the preset's value."
 _INTERVAL = (
@@ -41,17 +43,25 @@ POSITIONS = (
 )
 # Copy of trainer.data.sentencepiece_tokenizer.NORMALIZATIONS.
 NORMALIZATIONS = ("nmt_nfkc", "nfkc", "identity")
-# Settings of the scores of the dev set, with their defaults. A resumed run keeps its values,
-# because scores of other metrics can't be compared.
-SCORE_SETTINGS = {"bleu_tokenize": DEFAULT_TOKENIZER, "best_metric": "dev_bleu"}
+# Settings of the scores of the dev set, with their defaults by kind of model. A resumed run keeps
+# its values, because scores of other metrics can't be compared.
+SCORE_SETTINGS = {
+    TRANSLATION: {"bleu_tokenize": DEFAULT_TOKENIZER, "best_metric": "dev_bleu"},
+    LANGUAGE_MODEL: {"best_metric": "dev_loss"},
+}
+# Settings that a language model does not have.
+_PAIR_SETTINGS = (
+    *("data", "direction", "data_dir", "source_vocab_size", *PAIR_FILES),
+    *("dev_bleu", "bleu_tokenize"),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """Settings of `python -m trainer.train`.
 
-    A recipe is a preset's set of default training settings (`trainer.recipes`). `resolve` replaces
-    settings that are None with its values.
+    A recipe is the set of default training settings of a preset, of hparams or of a model
+    (`trainer.recipes`). `resolve` replaces settings that are None with its values.
 
     Raises:
         ValueError: for a setting out of range, or settings that contradict each other.
@@ -67,7 +77,18 @@ class RunConfig:
     """
 
     preset: str | None = setting(
-        f"Name of an architecture and its training recipe: {', '.join(RECIPES)}."
+        f"Name of an architecture and its training recipe: {', '.join(RECIPES)}. transformer_base "
+        "is tensor2tensor's transformer_base and transformer_base_v3."
+    )
+    hparams_set: str | None = setting(
+        "Instead of --preset: name of an hparams set of tensor2tensor, for architecture and "
+        "training."
+    )
+    hparams: str | None = setting("Changes to --hparams_set: key=value,key=value.")
+    config: str | None = setting(
+        "Instead of --preset: JSON file with the settings of a TransformerConfig. The training "
+        "recipe is that of transformer_base.",
+        fixed=False,
     )
     model_dir: str | None = setting(
         "Directory of the model. Created, or resumed if it exists.", fixed=False
@@ -99,6 +120,14 @@ class RunConfig:
     dev_target: str | None = setting(
         "Text files of the translations of --dev_source, one per line.", fixed=False
     )
+    train_text: str | None = setting(
+        "Instead of sentence pairs, for a language model: comma-separated text files, one text per "
+        "line.",
+        fixed=False,
+    )
+    dev_text: str | None = setting(
+        "Text files for evaluations of a language model during training.", fixed=False
+    )
     vocab_size: int | None = setting(
         "Size of the joint SentencePiece vocabulary, or with --source_vocab_size of the target's."
         + _RECIPE,
@@ -123,11 +152,13 @@ class RunConfig:
     train_steps: int | None = setting("Total number of updates." + _RECIPE, at_least=1, fixed=False)
     batch_tokens: int | None = setting(
         "Batch size in tokens over all devices: sentence pairs times the longer of source and "
-        "target length, including padding." + _RECIPE,
+        "target length, including padding. For a language model: texts times length." + _RECIPE,
         at_least=1,
     )
-    max_length: int = setting(
-        "Maximum length of a sentence in tokens. Longer pairs are skipped.", 256, at_least=2
+    max_length: int | None = setting(
+        "Maximum length of a sentence in tokens. Longer pairs, or texts of a language model, are "
+        "skipped. Default: 256, or as in --hparams_set.",
+        at_least=2,
     )
     learning_rate: float | None = setting(
         "Multiplier of the Noam learning-rate schedule." + _RECIPE, above=0.0
@@ -235,8 +266,9 @@ class RunConfig:
         fixed=False,
     )
     best_metric: str | None = setting(
-        "Metric of the dev set that --keep_best and --early_stopping follow. Default: dev_bleu.",
-        choices=("dev_bleu", "dev_chrf"),
+        "Metric of the dev set that --keep_best and --early_stopping follow. Default: dev_bleu, or "
+        "dev_loss for a language model, which has no other.",
+        choices=("dev_bleu", "dev_chrf", "dev_loss"),
         fixed=False,
     )
     keep_best: int = setting(
@@ -274,17 +306,34 @@ class RunConfig:
         not part of a recipe and stay None.
 
         Raises:
-            ValueError: if the preset or that model does not exist.
+            ValueError: if the preset, the hparams set or that model does not exist, or training
+                lacks what hparams require.
         """
         recipe = recipe_of(self)
         missing = {name: value for name, value in recipe.items() if getattr(self, name) is None}
-        files = {name: _absolute(getattr(self, name)) for name in TEXT_FILES if getattr(self, name)}
+        names = (*TEXT_FILES, "config")
+        files = {name: _absolute(getattr(self, name)) for name in names if getattr(self, name)}
         return dataclasses.replace(self, dev_bleu=self.computes_dev_bleu, **missing, **files)
+
+    @property
+    def kind(self) -> str:
+        """Kind of model, see `ModelDirectory.kind`: text without sources makes a language model."""
+        return LANGUAGE_MODEL if self.train_text else TRANSLATION
+
+    @property
+    def needs_dev_set(self) -> bool:
+        """Whether settings require evaluations."""
+        return self.dev_bleu or bool(self.keep_best) or self.early_stopping is not None
 
     @property
     def computes_dev_bleu(self) -> bool:
         """Whether evaluations measure BLEU."""
-        return self.dev_bleu or bool(self.keep_best) or self.early_stopping is not None
+        return self.needs_dev_set and self.kind == TRANSLATION
+
+    @property
+    def score_settings(self) -> dict:
+        """Settings of the scores of the dev set, with their defaults."""
+        return SCORE_SETTINGS[self.kind]
 
     def to_dict(self) -> dict:
         """Returns all settings by name."""
@@ -321,9 +370,16 @@ def _check_together(config):
         raise ValueError(
             "Expected a directory for the model. Received: none. Give one with --model_dir."
         )
-    if config.preset is not None and config.init_from is not None:
+    names = ("preset", "hparams_set", "config", "init_from")
+    given = [name for name in names if getattr(config, name) is not None]
+    if len(given) > 1:
         raise ValueError(
-            "Expected either preset or init_from. Received: both. Leave one of them out."
+            f"Expected either {given[0]} or {given[1]}. Received: both. Leave one of them out."
+        )
+    if config.hparams is not None and config.hparams_set is None:
+        raise ValueError(
+            f"Expected hparams_set with hparams. Received: hparams={config.hparams!r} only. Give "
+            "the set that they change with --hparams_set, such as transformer_base."
         )
     for name in ("position", *RELATIVE_SETTINGS):
         if getattr(config, name) is not None and config.init_from is not None:
@@ -348,6 +404,15 @@ def _check_together(config):
 
 
 def _check_data(config):
+    if config.kind == LANGUAGE_MODEL:
+        _check_text(config)
+        return
+    if config.dev_text is not None or config.best_metric == "dev_loss":
+        name = "best_metric=dev_loss" if config.dev_text is None else "dev_text"
+        raise ValueError(
+            f"Expected train_text, which trains a language model, with {name}. Received: none. "
+            "Give --train_text, or leave the other out."
+        )
     for split in ("train", "dev"):
         sides = {side: getattr(config, f"{split}_{side}") for side in ("source", "target")}
         missing = [side for side, files in sides.items() if not files]
@@ -359,7 +424,7 @@ def _check_data(config):
     if config.data in (None, "files") and not config.train_source:
         raise ValueError(
             "Expected training data. Received: none. Give --train_source and --train_target, or "
-            "--data=NAME of a TensorFlow Datasets set."
+            "--data=NAME of a TensorFlow Datasets set, or --train_text for a language model."
         )
     is_text = config.data in (None, "files")
     for name in ("data_dir", "direction") if is_text else ("train_source", "dev_source"):
@@ -368,3 +433,16 @@ def _check_data(config):
                 f"Expected no {name} with {'text files' if is_text else f'data={config.data!r}'}. "
                 f"Received: {getattr(config, name)!r}. Leave one of them out."
             )
+
+
+def _check_text(config):
+    """Raises ValueError if a language model has settings of a translation model."""
+    names = [name for name in _PAIR_SETTINGS if getattr(config, name) not in (None, False)]
+    names = [name for name in names if (name, getattr(config, name)) != ("data", "files")]
+    if config.best_metric not in (None, "dev_loss"):
+        names.append("best_metric")
+    if names:
+        raise ValueError(
+            f"Expected no {names[0]} with train_text, which trains a language model. Received: "
+            f"{getattr(config, names[0])!r}. Leave one of them out."
+        )

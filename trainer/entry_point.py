@@ -133,7 +133,7 @@ def _describe_unknown(flag, argv):
     """Returns the error of a flag that a program does not have."""
     program = Path(argv[0]).stem
     own = [own.name for own in flags.FLAGS.get_flags_for_module(argv[0])]
-    similar = difflib.get_close_matches(flag, own, n=1, cutoff=0.7)
+    similar = difflib.get_close_matches(flag, own, n=1, cutoff=0.75)
     others = [name for name in PROGRAMS if flag in _flags_of(name)]
     remedy = _REMEDIES.get(flag, {}).get(program)
     if remedy is None:

@@ -1,4 +1,4 @@
-r"""Translates a test set and prints its sacreBLEU score and other metrics.
+r"""Translates a test set and prints its sacreBLEU score and other metrics, or a perplexity.
 
     python -m trainer.evaluate --model_dir=runs/NAME --source=test.en --target=test.de
     python -m trainer.evaluate --model_dir=runs/NAME --checkpoint=best \
@@ -15,10 +15,16 @@ much.
 
 The standard error has the number of pairs of every test set, with blank sides, unknown tokens and
 lines that normalization changes.
+
+For a language model, it prints the perplexity of a text with one example per line, per piece of the
+vocabulary and per word:
+
+    python -m trainer.evaluate --model_dir=runs/NAME --text=test.txt
 """
 
 import dataclasses
 import functools
+import math
 import sys
 from collections.abc import Callable
 
@@ -27,6 +33,12 @@ from absl import app, flags
 from . import atomic_files, entry_point, metrics, streams
 from .metrics import BLEU_TOKENIZERS, DEFAULT_TOKENIZER, check_bleu_tokenize
 
+# Flags that --text allows.
+_TEXT_FLAGS = ("text", "model_dir", "checkpoint", "label", "batch_size")
+# A batch of texts has as many tokens as `batch_size` sentences of this length.
+_TOKENS_PER_SENTENCE = 64
+_LARGEST_LOSS = 700.0  # Exponentials of larger numbers are infinite.
+_LARGEST_DECIMAL = 1e6  # Larger perplexities are printed with an exponent.
 _STRING_FLAGS = {
     "model_dir": "Model directory, or several, comma-separated, to compare them.",
     "checkpoint": "With --model_dir: step of a checkpoint, 'latest', or 'best' (highest dev BLEU). "
@@ -35,6 +47,8 @@ _STRING_FLAGS = {
     "saved_models/NAME/VERSION. Also several.",
     "source": "Text files with one sentence per line, plain or .gz, comma-separated.",
     "target": "Files with the reference translations of --source, in the same order.",
+    "text": "For a language model: text files with one text per line, plain or .gz, "
+    "comma-separated.",
     "label": "Name of the test set in the printed lines. Default: test.",
     "data": "Instead of files: name of a translation set of TensorFlow Datasets.",
     "direction": "Languages of --data. Default: en-de.",
@@ -260,7 +274,69 @@ def _compare(models, test_sets, values):
         print("\n".join(table), flush=True)
 
 
+def _evaluate_text(values):
+    """Prints the perplexity of a text for each of the language models."""
+    from .data.text_files import read_one_side
+
+    own = flags.FlagValues()
+    define_flags(own)
+    for name in own:
+        if values[name].present and name not in _TEXT_FLAGS:
+            raise ValueError(
+                f"Expected no --{name} with --text, which evaluates a language model. Received: "
+                f"{values[name].value!r}. Leave it out."
+            )
+    corpus, models, label = read_one_side(values.text), _models(values), values.label or "test"
+    for path in models:
+        for line in _perplexities(path, corpus, label, values):
+            print(f"{path}: {line}" if len(models) > 1 else line, flush=True)
+
+
+def _perplexities(path, corpus, label, values):
+    """Returns lines with the perplexities of a text, and reports the text on the standard error."""
+    import numpy as np
+
+    from .data.batching import evaluation_batches
+    from .data.encoding import encode_pairs
+    from .data.text_report import describe_sides
+    from .data.tokenizer import Tokenizers
+    from .model_dir import LANGUAGE_MODEL, ModelDirectory
+    from .training import checkpoints
+    from .training.training_model import mean_loss
+
+    directory = ModelDirectory.open(path, LANGUAGE_MODEL)
+    tokenizers = Tokenizers.shared(directory.load_tokenizer())
+    model = checkpoints.load_model(directory, values.checkpoint)
+    pairs = encode_pairs(corpus, tokenizers)
+    lengths, limit = pairs.lengths, model.config.num_positions or math.inf
+    used = np.flatnonzero((lengths > 1) & (lengths <= limit))
+    too_long = int((lengths > limit).sum())
+    report = f"{label} data: {len(lengths)} texts, {len(lengths) - len(used) - too_long} blank"
+    report += f", {too_long} with more tokens than the model has positions" if too_long else ""
+    print(f"{report}.", *describe_sides(pairs.counts), sep="\n", file=sys.stderr, flush=True)
+    if not len(used):
+        raise ValueError("Expected a text to evaluate. Received: none. Give another --text.")
+    batch_tokens = values.batch_size * _TOKENS_PER_SENTENCE
+    loss, pieces = mean_loss(model, evaluation_batches(pairs, batch_tokens, used))
+    is_used = np.isin(np.arange(len(lengths)), used)
+    words = sum(len(text.split()) for (text,), x in zip(corpus, is_used) if x) + len(used)
+    return [
+        f"{label} perplexity per {unit} = {_perplexity(loss * pieces / count)}  "
+        f"({count:,} {unit}s, with the end of each of {len(used):,} texts)"
+        for unit, count in {"piece": pieces, "word": words}.items()
+    ]
+
+
+def _perplexity(loss):
+    """Returns the exponential of a loss as text. In text without spaces, a word is a sentence."""
+    value = math.exp(loss) if loss < _LARGEST_LOSS else math.inf
+    return f"{value:.2f}" if value < _LARGEST_DECIMAL else f"{value:.3g}"
+
+
 def _run(values):
+    if values.text:
+        _evaluate_text(values)
+        return
     language = _check_metrics(values)
     test_sets = _read_corpora(values)
     models = _models(values)

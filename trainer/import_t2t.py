@@ -14,17 +14,7 @@ from absl import app, flags
 
 from . import entry_point
 from .model_dir import LANGUAGE_MODEL, TRANSLATION, ModelDirectory
-
-# Settings of trainer.train by the name of tensor2tensor's hparam.
-_TRAINING_SETTINGS = {
-    "batch_size": "batch_tokens",
-    "learning_rate_constant": "learning_rate",
-    "learning_rate_warmup_steps": "warmup_steps",
-    "label_smoothing": "label_smoothing",
-    "optimizer_adam_beta1": "adam_beta1",
-    "optimizer_adam_beta2": "adam_beta2",
-    "optimizer_adam_epsilon": "adam_epsilon",
-}
+from .recipes import training_settings
 
 _RELATIVE_V2_TABLE = "_relative_v2/key_relative_embeddings"
 _SOURCE_TABLE = re.compile(r"symbol_modality_(\d+)_\d+/input_emb/weights_0$")
@@ -276,8 +266,7 @@ def _architecture(hparams, arrays, vocab_size, target_space_id, language_model):
 
 def _write(directory, model, tokenizers, hparams, model_kind):
     directory.save_model(model)
-    training = {ours: hparams[theirs] for theirs, ours in _TRAINING_SETTINGS.items()}
-    directory.write_run({**training, "t2t_hparams": hparams})
+    directory.write_run({**training_settings(hparams), "t2t_hparams": hparams})
     kind, is_shared = "none", True
     if tokenizers is not None:
         kind, is_shared = "subwords", tokenizers.is_shared

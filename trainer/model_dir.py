@@ -6,7 +6,7 @@ vocab.model            the SentencePiece vocabulary (`vocab.subwords` for tensor
                        a vocabulary for each side, vocab.source.model and vocab.target.model
 run.json               the resolved settings of the training run
 checkpoints/step-000123/
-best/step-000123/      checkpoints with the best dev BLEU, with --keep_best
+best/step-000123/      checkpoints with the best scores on the dev set, with --keep_best
 evaluations.json       results of all evaluations on the dev set
 logs/                  TensorBoard logs
 ids/                   token ids of the corpora, a cache for resumed runs; may be deleted
@@ -170,7 +170,8 @@ class ModelDirectory:
         if self.kind != kind:
             raise ValueError(
                 f"Expected a model directory with a model of kind {kind}. Received: {self.path}, "
-                f"with a model of kind {self.kind}. Models of all kinds can be exported with "
+                f"with a model of kind {self.kind}. A language model is trained with --train_text "
+                "and evaluated with --text. Models of all kinds can be averaged, exported with "
                 "`python -m trainer.export`, and loaded in Python with "
                 "`ModelDirectory.open(...).load_model()`."
             )

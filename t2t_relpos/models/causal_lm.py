@@ -4,8 +4,10 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks, backend
+from t2t_relpos.backend import has_dynamic_shapes
 from t2t_relpos.decoding import score_tokens
 from t2t_relpos.layers.layer_mixin import LayerMixin, quantized_dtype
+from t2t_relpos.layers.packing import Packing
 from t2t_relpos.layers.residual import Dropout
 from t2t_relpos.layers.transformer_decoder import TransformerDecoder
 from t2t_relpos.models.config import TransformerConfig
@@ -184,17 +186,34 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
     def call(self, ids, training=None):
         advice = "Pass one tensor. For a single sequence, pass a batch of one."
         _checks.check(ids, "ids", "B T", advice=advice, required=True)
+        return self._logits(self._states(ids, training=training))
+
+    def states(self, ids, training=None):
+        """Returns the outputs `[B, T, D]` from which the call computes the logits.
+
+        Use it for losses that do not need the tensor of all logits. Outputs at padding are
+        undefined, as for `Transformer.states`.
+        """
+        packing = Packing(ops.not_equal(ids, 0)) if has_dynamic_shapes() else None
+        return self._states(ids, packing, training=training)
+
+    def _states(self, ids, packing=None, *, training):
         x = ops.pad(self.embedding(ids), [[0, 0], [1, 0], [0, 0]])[:, :-1]
         if self.position is not None:
             x = self.position(x)
+        if packing is not None:
+            x = packing.pack(x)
         x = self.embedding_dropout(x, training=training)
         for block in self.blocks:
-            x = block(x, training=training)
-        return self._logits(x)
+            x = block(x, packing=packing, training=training)
+        x = self._normalize(x)
+        return x if packing is None else packing.unpack(x)
 
-    def _logits(self, x):
-        x = x if self.norm is None else self.norm(x)
-        return ops.cast(self.output_embedding(x, reverse=True), "float32")
+    def _normalize(self, x):
+        return x if self.norm is None else self.norm(x)
+
+    def _logits(self, states):
+        return ops.cast(self.output_embedding(states, reverse=True), "float32")
 
     def encode(self, source, max_length):
         """Returns the state of `step` before the first id, with room for `max_length` ids."""
@@ -224,7 +243,8 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
                 self_attention_cache_update_index=position,
                 training=False,
             )
-        return self._logits(x)[:, 0], {"caches": caches, "position": state["position"] + 1}
+        logits = self._logits(self._normalize(x))[:, 0]
+        return logits, {"caches": caches, "position": state["position"] + 1}
 
     capacity = cache_capacity
 

@@ -1,11 +1,11 @@
 """The architecture of a Transformer as a frozen dataclass that converts to and from JSON."""
 
 import dataclasses
-import difflib
 
 import numpy as np
 
 from t2t_relpos import _checks
+from t2t_relpos._suggestions import did_you_mean
 from t2t_relpos.models.presets import PRESETS
 
 # Rows of tensor2tensor's target space embedding.
@@ -210,7 +210,7 @@ class TransformerConfig:
         if preset not in PRESETS:
             raise ValueError(
                 f"Expected `preset` to be one of {', '.join(sorted(PRESETS))}. "
-                f"Received: {preset!r}.{_did_you_mean(preset, PRESETS)}"
+                f"Received: {preset!r}.{did_you_mean(preset, PRESETS)}"
             )
         return cls.from_dict({**PRESETS[preset], **settings})
 
@@ -226,7 +226,7 @@ class TransformerConfig:
             if name not in names:
                 raise ValueError(
                     f"Expected names of settings among {', '.join(names)}. "
-                    f"Received: {name!r}.{_did_you_mean(name, names)}"
+                    f"Received: {name!r}.{did_you_mean(name, names)}"
                 )
         if "vocab_size" not in settings:
             raise ValueError("Expected `vocab_size`, which no preset sets. Received: none.")
@@ -236,8 +236,3 @@ class TransformerConfig:
         """Returns all settings as a dict of JSON types."""
         settings = dataclasses.asdict(self)
         return {name: list(x) if isinstance(x, tuple) else x for name, x in settings.items()}
-
-
-def _did_you_mean(word, words):
-    matches = difflib.get_close_matches(word, words, n=1, cutoff=0.5)
-    return f" Did you mean {matches[0]!r}?" if matches else ""

@@ -1,17 +1,13 @@
 """Architectures by name. Training recipes are in the trainer.
 
-The architectures of tensor2tensor are those of its hparams sets of the same names, in
-`t2t_relpos/t2t/hparams_sets.json`. `shaw_*` are those of Shaw et al. 2018, section 4.1. Settings
+The architectures of tensor2tensor are those of its hparams sets of the same names, without the
+target space embedding. `shaw_*` are those of Shaw et al. 2018, section 4.1. Settings
 that the paper does not specify (position of the normalization, tied embeddings, attention dropout)
 are from tensor2tensor's transformer_base_v1 and transformer_big.
 """
 
-import json
-import pathlib
+from t2t_relpos.hparams_sets import parse_hparams
 
-# The module `t2t_relpos.t2t.hparams_sets` reads the same file. `t2t` imports `models`.
-_FILE = pathlib.Path(__file__).parents[1] / "t2t" / "hparams_sets.json"
-_HPARAMS = json.loads(_FILE.read_text("utf-8"))
 _FIELDS = {
     "num_encoder_layers": "num_hidden_layers",
     "num_decoder_layers": "num_hidden_layers",
@@ -25,17 +21,9 @@ _FIELDS = {
 }
 
 
-def _hparams(name):
-    """Returns the hparams of a set that describe the architecture."""
-    if name == "transformer_base":
-        return _HPARAMS["architecture"]
-    base, differences = _HPARAMS["sets"][name]
-    return {**_hparams(base), **differences}
-
-
 def _architecture(name):
     """Returns the fields of `TransformerConfig` that an hparams set describes."""
-    hparams = _hparams(name)
+    hparams = parse_hparams(name)
     settings = {field: hparams[key] for field, key in _FIELDS.items()}
     settings["normalize_first"] = hparams["layer_preprocess_sequence"] == "n"
     settings["position"] = "sinusoidal"

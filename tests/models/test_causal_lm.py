@@ -37,6 +37,17 @@ def random_ids(rows, length, seed=1):
     return np.random.default_rng(seed).integers(2, 13, (rows, length))
 
 
+@pytest.mark.parametrize("position", POSITIONS)
+def test_logits_are_projected_states(position):
+    model = make_model(position=position, normalize_first="v2" not in position)
+    ids = random_ids(3, 7) * (np.arange(7) < np.array([[7], [4], [2]]))
+    states = model.states(ids)
+    assert tuple(states.shape) == (3, 7, 12)
+    logits = ops.convert_to_numpy(model.output_embedding(states, reverse=True))
+    expected = ops.convert_to_numpy(model(ids))
+    np.testing.assert_allclose(logits[ids != 0], expected[ids != 0], atol=1e-5)
+
+
 def logits_of_steps(step, state, ids):
     """Returns the logits `[B, T, V]` of steps with given ids."""
     previous, logits = np.zeros(len(ids), "int32"), []

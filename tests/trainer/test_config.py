@@ -6,12 +6,18 @@ import sys
 import pytest
 from absl import flags
 
+from t2t_relpos.hparams_sets import SETS
 from trainer.config import NORMALIZATIONS, POSITIONS, RunConfig, define_flags
 from trainer.recipes import RECIPES
 from trainer.serving.generation_settings import GenerationSettings
 from trainer.serving.translation_settings import TranslationSettings
 
 MINIMAL = {"preset": "tiny", "model_dir": "runs/x", "data": "any"}
+LMX = (
+    "attention_dropout_broadcast_dims=,layer_prepostprocess_dropout_broadcast_dims=,"
+    "relu_dropout_broadcast_dims=,optimizer=adam,"
+    "learning_rate_schedule=constant*linear_warmup*rsqrt_decay*rsqrt_hidden_size"
+)
 TEXT = {"data": None, "train_source": "x", "train_target": "y"}
 
 
@@ -201,7 +207,7 @@ def test_positions_equal_those_of_the_model():
         (None, "Received: none. Give one with --preset"),
         ("transformer_relativ", "Did you mean transformer_relative"),
         ("transformer_base_v3", "set of tensor2tensor is equal to transformer_base: give --preset"),
-        ("transformer_base_v2", "This hparams set of tensor2tensor is no preset"),
+        ("transformer_base_v2", "This hparams set of tensor2tensor is no preset: give --hparams_s"),
         # Not transformer_base, _v1 and _big.
         ("universal_transformer_base", "Received: universal_transformer_base. Give another"),
         ("transformer_base_v4", "Give another --preset"),
@@ -211,6 +217,126 @@ def test_positions_equal_those_of_the_model():
 def test_unknown_preset_raises(preset, message):
     with pytest.raises(ValueError, match=message):
         config(preset=preset).resolve()
+
+
+def of_text(**changes):
+    return config(**{"data": None, "train_text": "x"} | changes)
+
+
+def test_text_without_sources_makes_a_language_model():
+    resolved = of_text(keep_best=1, early_stopping=2, dev_text="y", best_metric="dev_loss")
+    resolved = resolved.resolve().resolve()
+    assert resolved.kind == "language_model" and not resolved.computes_dev_bleu
+    assert resolved.needs_dev_set and resolved.score_settings == {"best_metric": "dev_loss"}
+    assert resolved.train_text.endswith("/x") and resolved.dev_text.endswith("/y")
+    assert of_hparams("lmx_base", LMX, data=None, train_text="x").label_smoothing == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, "x") for name in ("direction", "data", "data_dir", *[*TEXT][1:])),
+        *(("dev_source", "x"), ("dev_target", "x"), ("source_vocab_size", 40)),
+        *(("dev_bleu", True), ("bleu_tokenize", "13a"), ("best_metric", "dev_bleu")),
+    ],
+)
+def test_language_model_rejects_settings_of_pairs(name, value):
+    with pytest.raises(ValueError, match=f"Expected no {name} with train_text, which trains a"):
+        of_text(**{name: value})
+
+
+@pytest.mark.parametrize("setting", [{"dev_text": "x"}, {"best_metric": "dev_loss"}])
+def test_settings_of_language_models_require_text(setting):
+    with pytest.raises(ValueError, match="Expected train_text, which trains .* Received: none."):
+        config(**setting)
+
+
+def of_hparams(hparams_set, hparams=None, **changes):
+    return config(preset=None, hparams_set=hparams_set, hparams=hparams, **changes).resolve()
+
+
+def test_hparams_give_the_recipe():
+    resolved = of_hparams("transformer_tall", "optimizer_adam_beta1=0.8", adam_beta2=0.9)
+    expected = {
+        "batch_tokens": 2048,
+        "learning_rate": 2.0,
+        "warmup_steps": 8000,
+        "label_smoothing": 0.0,
+        "adam_beta1": 0.8,
+        "adam_beta2": 0.9,
+        "adam_epsilon": 1e-9,
+        "clip_norm": 1.0,
+        "max_length": 1024,
+        "train_steps": 250_000,
+    }
+    assert {name: getattr(resolved, name) for name in expected} == expected
+    names = {"hparams_set", "preset", "config"}
+    for preset in RECIPES.keys() & SETS.keys():
+        one, other = of_hparams(preset).to_dict(), config(preset=preset).resolve().to_dict()
+        assert {n for n in one if one[n] != other[n]} <= names, preset
+
+
+@pytest.mark.parametrize(
+    ("hparams", "expected"),
+    [
+        ("learning_rate_schedule=legacy,learning_rate=0.15", 1.5),
+        ("learning_rate_schedule=constant * rsqrt_decay*linear_warmup,hidden_size=256", 32.0),
+        ("learning_rate_schedule=rsqrt_hidden_size*constant*linear_warmup*rsqrt_decay", 2.0),
+    ],
+)
+def test_learning_rate_of_schedules_that_are_noams(hparams, expected):
+    assert of_hparams("transformer_base", hparams).learning_rate == expected
+
+
+@pytest.mark.parametrize(
+    ("hparams_set", "hparams", "message"),
+    [
+        ("transformer_bas", None, "Received: 'transformer_bas'. Did you mean 'transformer_base'"),
+        ("transformer", None, r"Received: 'transformer'\.$"),
+        ("transformer_base", "num_layers=3", r"Received: 'num_layers'\.$"),
+        ("transformer_base", "hidden_size=x", "Expected hidden_size to be of type int"),
+        ("lmx_base", None, "optimizer='Adafactor'.* give --hparams=\"attention_dropout_broad"),
+        ("transformer_base", "weight_decay=0.1", 'weight_decay=0.1. .*="weight_decay=0.0", with'),
+        ("transformer_supervised_attention", None, "Expected an hparams set without supervised"),
+        (None, "hidden_size=8", "Expected hparams_set with hparams. Received: hparams='hidden"),
+    ],
+)
+def test_invalid_hparams_raise(hparams_set, hparams, message):
+    with pytest.raises(ValueError, match=message):
+        of_hparams(hparams_set, hparams)
+
+
+@pytest.mark.parametrize("hparams_set", SETS)
+def test_hparams_in_the_message_make_every_set_trainable(hparams_set):
+    try:
+        of_hparams(hparams_set)
+    except ValueError as error:
+        if found := re.search('give --hparams="(.*)"', str(error)):
+            of_hparams(hparams_set, found[1])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"Expected --config to be a JSON file. Received: .*x.json \(No such file"),
+        ("{", r"Expected --config to be a JSON file. Received: .*x.json \(not JSON: "),
+        ("[]", "Expected --config to be a JSON object .* Received: .*x.json, other JSON."),
+        ('{"architecture": {}}', "Received: .*x.json, a whole config.json."),
+    ],
+)
+def test_invalid_config_file_raises(content, message, tmp_path):
+    file = tmp_path / "x.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(ValueError, match=message):
+        config(preset=None, config=str(file)).resolve()
+
+
+@pytest.mark.parametrize("name", ["hparams_set", "config", "init_from"])
+def test_sources_of_the_architecture_exclude_each_other(name):
+    message = f"Expected either preset or {name}. Received: both. Leave one of them out."
+    with pytest.raises(ValueError, match=message):
+        config(**{name: "x"})
 
 
 def test_resolve_makes_paths_absolute(tmp_path, monkeypatch):

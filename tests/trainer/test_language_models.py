@@ -1,11 +1,14 @@
-"""Tests of language models of tensor2tensor: import, and the commands that read the directory."""
+"""Tests of language models: import from tensor2tensor, training, and other commands."""
 
+import functools
 import json
+import re
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from programs import Program
 from subprocesses import run_python
 
@@ -23,6 +26,7 @@ from trainer import (
 from trainer.config import RunConfig
 from trainer.import_t2t import write_checkpoint
 from trainer.model_dir import ModelDirectory
+from trainer.training.training_model import TrainingModel
 
 RECORDED = Path(__file__).parents[1] / "reference/models"
 SMALL = "hidden_size=24,filter_size=40,num_heads=4,num_hidden_layers=2"
@@ -152,7 +156,6 @@ def test_other_commands_refuse_a_language_model(imported, tmp_path):
     )
     model_dir, output = f"--model_dir={imported}", f"--output_dir={tmp_path / 'out'}"
     text = [f"--source={__file__}", f"--target={__file__}"]
-    Program(average).fails(message, model_dir, "--last=2", output)
     Program(evaluate).fails(message, model_dir, *text)
     Program(visualize).fails(message, model_dir, "--source=a", f"--output={tmp_path / 'out'}")
     Program(export_ctranslate2).fails(message, model_dir, output)
@@ -164,6 +167,96 @@ def test_other_commands_refuse_a_language_model(imported, tmp_path):
         with pytest.raises(SystemExit, match=f"trainer.train: {message}"):
             train.train(RunConfig(**settings, **files))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def text_of(small_run):
+    """Returns settings of a language model that train on the sources of `small_run`."""
+    text = dict.fromkeys(small_run.text) | {"train_text": small_run.text["train_source"]}
+    return text | {"dev_text": small_run.dev["dev_target"], "batch_tokens": 60}
+
+
+@pytest.fixture
+def trained(small_run, text_of, tmp_path, monkeypatch):
+    """Returns `trained(name, **settings)`: trains a language model and returns its directory."""
+    eager = functools.partialmethod(TrainingModel.compile, run_eagerly=True)
+    monkeypatch.setattr(TrainingModel, "compile", eager)
+    common = text_of | {"checkpoint_every": 10, "keep_best": 1, "learning_rate": 1.0}
+
+    def train(name, **settings):
+        small_run(tmp_path / name, real_steps=True, **common | settings)
+        return ModelDirectory.open(tmp_path / name, "language_model")
+
+    return train
+
+
+def test_training_of_a_language_model(trained, tmp_path, capsys):
+    whole = trained("whole", train_steps=20)
+    printed = capsys.readouterr().out
+    assert "Training data: 12 of 12 texts are used. Skipped: 0 longer than 256" in printed
+    assert "num_encoder_layers" not in printed and "source+target" not in printed
+    assert "Best on dev: step " in printed and ", dev loss = " in printed
+    trained("parts", train_steps=10)
+    parts = trained("parts", train_steps=20)
+    for one, other in zip(*(x.load_model().get_weights() for x in (whole, parts)), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert parts.evaluations_file.read_text() == whole.evaluations_file.read_text()
+    model, tokenizer = whole.load_model(), whole.load_tokenizer()
+    assert type(model) is CausalLM and model.config.to_dict() == whole.read_config()["architecture"]
+
+    # The loss of the text that it was trained on, and of a text with a blank line.
+    lines = ["the dog sees a man", "", " the cat sees  a tree"]
+    (tmp_path / "text").write_text("\n".join(lines))
+    capsys.readouterr()
+    Program(evaluate)(model_dir=whole.path, text=tmp_path / "text", checkpoint="latest")
+    output = capsys.readouterr()
+    scores = model.score(tokenizer.tokenize([lines[0], lines[2].strip()]).to_tensor())
+    loss, pieces = -float(sum(scores.scores)), int(sum(scores.lengths))
+    assert output.err.startswith("test data: 3 texts, 1 blank.\n  text: ")
+    assert loss / pieces < 2.5 < np.log(40)
+    expected = [
+        f"test perplexity per piece = {np.exp(loss / pieces):.2f}  ({pieces} pieces, ",
+        f"test perplexity per word = {np.exp(loss / 12):.2f}  (12 words, ",
+    ]
+    for line, start in zip(output.out.splitlines()[1:], expected, strict=True):
+        assert line == f"{start}with the end of each of 2 texts)"
+
+    (tmp_path / "text").write_text("thedogseesaman" * 90)
+    Program(evaluate)(model_dir=whole.path, text=tmp_path / "text")
+    assert re.search(r"per word = (inf|\d\.\d*e\+\d+)  \(2 words", capsys.readouterr().out)
+
+    Program(average)(model_dir=whole.path, last=2, output_dir=tmp_path / "mean")
+    flags = {"export_dir": tmp_path / "saved", "sampler": "greedy", "max_length": 30}
+    Program(export)(model_dir=tmp_path / "mean", **flags)
+    exported = tf.saved_model.load(str(tmp_path / "saved/mean/1"))
+    mean = ModelDirectory.open(tmp_path / "mean", "language_model").load_model()
+    prompts = tokenizer.tokenize(["the dog"])[:, :-1].to_tensor()
+    found = exported.signatures["generate"](prompts=prompts)["ids"]
+    np.testing.assert_array_equal(found, mean.generate(prompts, "greedy", max_length=30))
+
+
+def test_best_checkpoint_of_a_language_model_has_the_lowest_loss(trained, monkeypatch):
+    losses = iter([3.0, 2.0, 2.5, 2.2])
+    result = {"accuracy": 0.5}
+    evaluate = lambda *_, **__: result | {"loss": next(losses)}
+    monkeypatch.setattr(TrainingModel, "evaluate", evaluate)
+    settings = {"train_steps": 9, "evaluate_every": 1, "early_stopping": 2}
+    directory = trained("best", **settings)
+    assert [x.name for x in directory.best.iterdir()] == ["step-000002"]
+    assert len(json.loads(directory.evaluations_file.read_text())) == 4
+
+
+def test_imported_language_model_is_trained_on_text(imported, small_run, text_of, tmp_path):
+    settings = {"preset": None, "vocab_size": None, "init_from": str(imported), "train_steps": 2}
+    (tmp_path / "text").write_text("the dog runs\nthe dog\n")
+    text = dict.fromkeys(("train_text", "dev_text"), str(tmp_path / "text"))
+    small_run(tmp_path / "child", **text_of | settings | text)
+    child = ModelDirectory.open(tmp_path / "child", "language_model")
+    assert child.load_model().config == ModelDirectory.open(imported).load_model().config
+    assert child.tokenizer_kind == "subwords"
+    message = "Expected no --beam_size with --text, which evaluates a language model. Received: 2."
+    flags = {"model_dir": child.path, "text": tmp_path / "text"}
+    Program(evaluate).fails(message, **flags, beam_size=2)
 
 
 CLIENT = """

@@ -12,13 +12,15 @@ from absl import flags
 from programs import Program
 from saved_runs import assert_model_equals_last_checkpoint
 
-from t2t_relpos.models import PRESETS
+from t2t_relpos.models import PRESETS, TransformerConfig
+from t2t_relpos.t2t import config_from_hparams, parse_hparams
 from trainer import train
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.model_dir import ModelDirectory
 from trainer.serving.translation_module import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translator
 from trainer.training import preparation
+from trainer.training.dry_run import forecast
 from trainer.training.training_run import TrainingRun
 
 FINISHED = {"checkpoint_every": 3, "evaluate_every": 4, "train_steps": 9}
@@ -48,6 +50,54 @@ def test_model_directory_is_complete(finished_run):
     recorded = json.loads((finished_run / "run.json").read_text())
     expected = {"preset": "small", "adam_beta2": 0.98, "warmup_steps": 5, "strategy": "one"}
     assert {name: recorded[name] for name in expected} == expected
+
+
+SIZES = "num_hidden_layers=3,hidden_size=256,filter_size=24"
+
+
+def test_hparams_give_the_architecture_of_a_run_that_resumes(small_run, tmp_path, capsys):
+    settings = {"preset": None, "hparams_set": "transformer_base", "hparams": SIZES}
+    small_run(tmp_path / "model", **settings, train_steps=2, clip_norm=1.0)
+    directory = ModelDirectory.open(tmp_path / "model")
+    hparams = parse_hparams("transformer_base", SIZES)
+    expected = config_from_hparams(hparams, vocab_size=40, target_space_id=None)
+    assert directory.load_model().config == expected
+    assert directory.read_run()["label_smoothing"] == 0.1
+    small_run(tmp_path / "model", **settings, train_steps=3, clip_norm=1.0)
+    assert "Training from step 2 to 3." in capsys.readouterr().out
+    changed = settings | {"hparams": f"{SIZES},num_heads=4"}
+    assert "hparams is " in small_run.fails(tmp_path / "model", **changed, clip_norm=1.0)
+    # As --dry_run and a child see it.
+    text = forecast(small_run.config(tmp_path / "new", **settings))
+    assert "hidden_dim = 256" in text and not (tmp_path / "new").exists()
+    inherited = {"preset": None, "vocab_size": None, "init_from": str(tmp_path / "model")}
+    small_run(tmp_path / "child", **inherited, train_steps=1)
+    assert ModelDirectory.open(tmp_path / "child").load_model().config == expected
+
+
+def test_config_file_gives_the_architecture_of_a_run_that_resumes(small_run, tmp_path):
+    config = TransformerConfig(
+        vocab_size=40,
+        num_encoder_layers=1,
+        num_decoder_layers=2,
+        hidden_dim=12,
+        intermediate_dim=7,
+        num_heads=3,
+        position="learned",
+        max_length=31,
+    )
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config.to_dict()))
+    settings = {"preset": None, "vocab_size": None, "config": str(file)}
+    small_run(tmp_path / "model", **settings, train_steps=2)
+    directory = ModelDirectory.open(tmp_path / "model")
+    assert directory.load_model().config == config
+    assert directory.read_run()["max_length"] == 31
+    small_run(tmp_path / "model", **settings, train_steps=3)
+    changes = {"hidden_dim is 12": {"hidden_dim": 24}, "'hiden_dim'. Did you": {"hiden_dim": 12}}
+    for message, change in changes.items():
+        file.write_text(json.dumps(config.to_dict() | change))
+        assert message in small_run.fails(tmp_path / "model", **settings)
 
 
 def test_model_and_tokenizer_can_be_loaded(finished_run):

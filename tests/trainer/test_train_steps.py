@@ -87,7 +87,7 @@ def test_xla_equals_no_xla(small_run, tmp_path, capsys):
         np.testing.assert_allclose(compiled[name], array, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-def two_devices(small_run, directory, *flags):
+def two_devices(small_run, directory, *flags, text=None):
     """Trains on two devices in a new process, and returns its output.
 
     Devices can be defined only in a process that has not used TensorFlow.
@@ -95,7 +95,8 @@ def two_devices(small_run, directory, *flags):
     settings = {"preset": "small", "model_dir": directory, "vocab_size": 40}
     settings |= {"batch_tokens": 30, "checkpoint_every": 3, "keep_best": 1}
     settings |= {"strategy": "mirrored", "logical_devices": 2}
-    texts = [f"--{k}={v}" for k, v in (settings | small_run.text | small_run.dev).items()]
+    pairs = small_run.text | small_run.dev
+    texts = [f"--{k}={v}" for k, v in (settings | (text or pairs)).items()]
     return run_python(train_small.__file__, *texts, *flags).stdout
 
 
@@ -111,6 +112,19 @@ def test_training_on_two_devices_resumes(small_run, tmp_path):
     assert [entry["step"] for entry in evaluations(tmp_path / "two")] == [3, 5]
     assert len(list((tmp_path / "two" / "best").glob("step-*/model.npz"))) == 1
     assert_model_equals_last_checkpoint(tmp_path / "two")
+
+
+@pytest.mark.slow
+def test_language_model_on_two_devices_resumes_exactly(small_run, tmp_path):
+    text = dict.fromkeys(("train_text", "dev_text"), small_run.text["train_source"])
+    for name, steps in (("resumed", 3), ("resumed", 5), ("whole", 5)):
+        flags = "--deterministic", f"--train_steps={steps}"
+        two_devices(small_run, tmp_path / name, *flags, text=text)
+    arrays = [final_arrays(tmp_path / name, 5) for name in ("resumed", "whole")]
+    for part in arrays[0]:
+        for key, array in arrays[0][part].items():
+            np.testing.assert_array_equal(array, arrays[1][part][key], err_msg=key)
+    assert ModelDirectory.open(tmp_path / "whole").kind == "language_model"
 
 
 @pytest.mark.slow

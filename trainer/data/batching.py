@@ -1,4 +1,4 @@
-"""Batches of padded sentence pairs of similar length.
+"""Batches of padded sentence pairs, or of texts of a language model, of similar length.
 
 The pairs of batch n depend only on the corpus, the settings, the seed and n. A large corpus is
 divided into C chunks. Chunk c consists of the blocks of pairs c, c + C, c + 2 C, ..., so that it
@@ -59,7 +59,8 @@ def training_batches(
         chunk_pairs: number of pairs that are shuffled together and held in memory.
 
     Returns:
-        A dataset of `{"inputs": int32 [B, S], "targets": int32 [B, T]}`.
+        A dataset of `{"inputs": int32 [B, S], "targets": int32 [B, T]}`, without "inputs" for a
+        language model.
 
     Raises:
         ValueError: if all pairs are skipped, or the longest pair does not fit into a batch.
@@ -68,14 +69,13 @@ def training_batches(
 
     def make_batch(step):
         rows, boundary = order.batch(int(step))
+        sides = pairs.inputs.values()
         if not pad_to_boundary:
-            return pairs.sources.padded(rows), pairs.targets.padded(rows)
+            return [side.padded(rows) for side in sides]
         missing = ((0, padded_rows(batch_tokens, boundary, row_multiple) - len(rows)), (0, 0))
-        return tuple(
-            np.pad(side.padded(rows, boundary), missing) for side in (pairs.sources, pairs.targets)
-        )
+        return [np.pad(side.padded(rows, boundary), missing) for side in sides]
 
-    return _make_dataset(tf.data.Dataset.counter(start_step), make_batch)
+    return _make_dataset(tf.data.Dataset.counter(start_step), make_batch, [*pairs.inputs])
 
 
 def padded_rows(batch_tokens: int, boundary: int, row_multiple: int = 1) -> int:
@@ -90,33 +90,40 @@ def padded_rows(batch_tokens: int, boundary: int, row_multiple: int = 1) -> int:
     return -(-(batch_tokens // boundary) // row_multiple) * row_multiple
 
 
-def evaluation_batches(pairs: EncodedPairs, batch_tokens: int) -> tf.data.Dataset:
+def evaluation_batches(
+    pairs: EncodedPairs, batch_tokens: int, used: np.ndarray | None = None
+) -> tf.data.Dataset:
     """Returns a dataset of batches of all pairs in order, with known cardinality.
 
     `batch_tokens` and the format are those of `training_batches`. A longer pair is a batch.
     All lengths are held in memory.
+
+    Args:
+        pairs: the encoded corpus.
+        batch_tokens: maximum number of tokens of the longer side in a batch.
+        used: indices of the pairs, at least one. Default: all.
     """
+    used = np.arange(len(pairs)) if used is None else used
     starts, longest = [0], 0
-    for row, length in enumerate(pairs.lengths):
+    for row, length in enumerate(pairs.lengths[used]):
         longest = max(longest, length)
         if longest * (row + 1 - starts[-1]) > batch_tokens and row > starts[-1]:
             starts.append(row)
             longest = length
-    ends = [*starts[1:], len(pairs)]
+    ends = [*starts[1:], len(used)]
 
     def make_batch(batch):
-        rows = np.arange(starts[batch], ends[batch])
-        return pairs.sources.padded(rows), pairs.targets.padded(rows)
+        rows = used[starts[batch] : ends[batch]]
+        return [side.padded(rows) for side in pairs.inputs.values()]
 
-    return _make_dataset(tf.data.Dataset.range(len(ends)), make_batch)
+    return _make_dataset(tf.data.Dataset.range(len(ends)), make_batch, [*pairs.inputs])
 
 
-def _make_dataset(numbers, make_batch):
+def _make_dataset(numbers, make_batch, names):
     # With Dataset.from_generator, malloc would return memory to the system at every step.
     def load(number):
-        sides = tf.numpy_function(make_batch, [number], (tf.int32, tf.int32))
-        inputs, targets = (tf.ensure_shape(side, [None, None]) for side in sides)
-        return {"inputs": inputs, "targets": targets}
+        sides = tf.numpy_function(make_batch, [number], [tf.int32] * len(names))
+        return {name: tf.ensure_shape(ids, [None, None]) for name, ids in zip(names, sides)}
 
     return numbers.map(load).prefetch(PREFETCHED)
 
@@ -192,9 +199,9 @@ class BatchOrder:
         # NumPy ignores trailing zeros of a seed: `[seed, epoch, 0]` would repeat `[seed, epoch]`.
         entropy = [self.seed, epoch] if len(self.chunks) == 1 else [self.seed, epoch, chunk + 1]
         rng = np.random.default_rng(entropy)
-        rows, sources, targets = self._used_pairs(chunk)
+        rows, lengths = self._used_pairs(chunk)
         order = rng.permutation(len(rows))
-        buckets = self._buckets(sources, targets)[order]
+        buckets = self._buckets(lengths)[order]
         batches, remaining, boundary = [], order[:0], None
         for bucket in np.unique(buckets):
             boundary = int(self.boundaries[bucket])
@@ -203,7 +210,7 @@ class BatchOrder:
             full = len(chosen) // size * size
             for start in range(0, full, _SORTED_BATCHES * size):
                 pool = chosen[start : min(start + _SORTED_BATCHES * size, full)]
-                pool = pool[np.lexsort((targets[pool], sources[pool]))]
+                pool = pool[np.lexsort(lengths[::-1, pool])]  # By sources, then by targets.
                 batches += [(batch, boundary) for batch in rows[pool].reshape(-1, size)]
             remaining = chosen[full:]
         if len(remaining):
@@ -211,24 +218,23 @@ class BatchOrder:
         return [batches[i] for i in rng.permutation(len(batches))]
 
     def _used_pairs(self, chunk):
-        """Returns the indices of a chunk's pairs to train on, and the lengths of both sides."""
+        """Returns the indices of a chunk's pairs to train on, and their lengths by side."""
         rows = self.chunks.rows(chunk)
-        sources = self.pairs.sources.lengths_of(rows)
-        targets = self.pairs.targets.lengths_of(rows)
-        used = ~is_too_long(sources, targets, self.max_length) & ~is_blank(sources, targets)
-        return rows[used], sources[used], targets[used]
+        lengths = self.pairs.lengths_of(rows)
+        used = ~is_too_long(lengths, self.max_length) & ~is_blank(lengths)
+        return rows[used], lengths[:, used]
 
-    def _buckets(self, sources, targets):
-        return np.searchsorted(self.boundaries, np.maximum(sources, targets))
+    def _buckets(self, lengths):
+        return np.searchsorted(self.boundaries, lengths.max(axis=0))
 
     def _count_batches(self):
         """Returns the number of batches of every chunk."""
         counts, longest = [], 0
         for chunk in range(len(self.chunks)):
-            _, sources, targets = self._used_pairs(chunk)
-            buckets = self._buckets(sources, targets)
+            _, lengths = self._used_pairs(chunk)
+            buckets = self._buckets(lengths)
             counts.append(np.bincount(buckets, minlength=len(self.boundaries)))
-            longest = max(longest, sources.max(initial=0), targets.max(initial=0))
+            longest = max(longest, lengths.max(initial=0))
         self._check(longest)
         return [self._count_chunk_batches(pairs) for pairs in counts]
 
@@ -242,17 +248,19 @@ class BatchOrder:
 
     def _check(self, longest):
         if not longest:
+            side = "" if self.pairs.sources is None else " per side"
             raise ValueError(
-                f"Expected training pairs of at most {self.max_length} tokens per side. Received: "
-                f"none. {report_lengths(self.pairs, self.max_length)} Raise max_length, or use "
-                "other text."
+                f"Expected training {self.pairs.unit} of at most {self.max_length} tokens{side}. "
+                f"Received: none. {report_lengths(self.pairs, self.max_length)} Raise max_length, "
+                "or use other text."
             )
         boundary = self.boundaries[np.searchsorted(self.boundaries, longest)]
         if self.batch_tokens < boundary:
             raise ValueError(
-                f"Expected batch_tokens of at least {boundary}, the bucket of the longest pair, "
-                f"which has {longest} tokens. Received: {self.batch_tokens}. Raise batch_tokens, "
-                "or lower max_length to skip such pairs."
+                f"Expected batch_tokens of at least {boundary}, the bucket of the longest "
+                f"{self.pairs.unit[:-1]}, which has {longest} tokens. Received: "
+                f"{self.batch_tokens}. Raise batch_tokens, or lower max_length to skip such "
+                f"{self.pairs.unit}."
             )
 
 
@@ -272,21 +280,21 @@ def bucket_boundaries(max_length: int) -> np.ndarray:
     return np.array(boundaries + [max_length])
 
 
-def is_too_long(sources: np.ndarray, targets: np.ndarray, max_length: int) -> np.ndarray:
-    """Returns whether each pair has more than `max_length` ids on a side, from both lengths."""
-    return np.maximum(sources, targets) > max_length
+def is_too_long(lengths: np.ndarray, max_length: int) -> np.ndarray:
+    """Returns whether each pair has more than `max_length` ids on a side, from all lengths."""
+    return lengths.max(axis=0) > max_length
 
 
-def is_blank(sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Returns whether each pair has a side that consists of EOS only, from both lengths."""
-    return np.minimum(sources, targets) < 2
+def is_blank(lengths: np.ndarray) -> np.ndarray:
+    """Returns whether each pair has a side that consists of EOS only, from all lengths."""
+    return lengths.min(axis=0) < 2
 
 
 @dataclass(frozen=True)
 class LengthReport:
     """Numbers of pairs that training uses and skips. `str` returns a summary.
 
-    `buckets` is the number of buckets that have a pair to train on.
+    `buckets` is the number of buckets that have a pair to train on. `unit`: see `EncodedPairs`.
     """
 
     pairs: int
@@ -294,6 +302,7 @@ class LengthReport:
     blank: int
     max_length: int
     buckets: int
+    unit: str = "pairs"
 
     @property
     def used(self) -> int:
@@ -302,9 +311,13 @@ class LengthReport:
 
     def __str__(self):
         return (
-            f"{self.used} of {self.pairs} pairs are used. Skipped: {self.too_long} longer than "
-            f"{self.max_length} tokens, {self.blank} with a blank side."
+            f"{self.used} of {self.pairs} {self.unit} are used. Skipped: {self.too_long} longer "
+            f"than {self.max_length} tokens, {self.describe_blank()}."
         )
+
+    def describe_blank(self) -> str:
+        """Returns the number of blank pairs with a description."""
+        return f"{self.blank} {'with a blank side' if self.unit == 'pairs' else 'blank'}"
 
 
 def report_lengths(pairs: EncodedPairs, max_length: int) -> LengthReport:
@@ -313,10 +326,10 @@ def report_lengths(pairs: EncodedPairs, max_length: int) -> LengthReport:
     too_long = blank = 0
     for start in range(0, len(pairs), _PAIRS_PER_PASS):
         rows = np.arange(start, min(start + _PAIRS_PER_PASS, len(pairs)))
-        sides = pairs.sources.lengths_of(rows), pairs.targets.lengths_of(rows)
-        are_too_long, are_blank = is_too_long(*sides, max_length), is_blank(*sides)
+        lengths = pairs.lengths_of(rows)
+        are_too_long, are_blank = is_too_long(lengths, max_length), is_blank(lengths)
         too_long += int(are_too_long.sum())
         blank += int((are_blank & ~are_too_long).sum())
-        used = np.maximum(*sides)[~are_too_long & ~are_blank]
+        used = lengths.max(axis=0)[~are_too_long & ~are_blank]
         occupied.update(np.searchsorted(boundaries, used).tolist())
-    return LengthReport(len(pairs), too_long, blank, max_length, len(occupied))
+    return LengthReport(len(pairs), too_long, blank, max_length, len(occupied), pairs.unit)

@@ -1,4 +1,4 @@
-"""Corpora of sentence pairs: in memory, and from TensorFlow Datasets, imported on first use."""
+"""Corpora: of sentence pairs in memory or from TensorFlow Datasets, imported on first use."""
 
 import abc
 import hashlib
@@ -9,16 +9,24 @@ from pathlib import Path
 _BATCH_SIZE = 1024
 _HASHED_BYTES = 1 << 26  # Of larger splits, only sizes are compared: hashing takes seconds.
 _SPLITS = {"dev": "validation"}
+# Names of the sides of a corpus: of sentence pairs, and of the text of a language model.
+PAIR, TEXT = ("source", "target"), ("text",)
 
 
 class Corpus(abc.ABC):
     """Abstract base class of corpora: pairs of a source sentence and its translation.
 
-    Every iteration yields the same pairs of str, in the same order.
+    Every iteration yields the same pairs of str, in the same order. The corpus of a language model
+    has one side: it yields tuples of one str, which is source and target in the methods.
+
+    Attributes:
+        sides: `PAIR` or `TEXT`.
     """
 
+    sides: tuple[str, ...] = PAIR
+
     @abc.abstractmethod
-    def __iter__(self) -> Iterator[tuple[str, str]]: ...
+    def __iter__(self) -> Iterator[tuple[str, ...]]: ...
 
     @property
     @abc.abstractmethod
@@ -27,22 +35,23 @@ class Corpus(abc.ABC):
 
     def sources(self) -> Iterator[str]:
         """Yields the source sentences, in order."""
-        return (source for source, _ in self)
+        return (example[0] for example in self)
 
     def targets(self) -> Iterator[str]:
         """Yields the translations, in order."""
-        return (target for _, target in self)
+        return (example[-1] for example in self)
 
     def sentences(self) -> Iterator[str]:
-        """Yields the sentences of both languages, to train a joint vocabulary."""
-        return (sentence for pair in self for sentence in pair)
+        """Yields the sentences of all sides, to train a joint vocabulary."""
+        return (sentence for example in self for sentence in example)
 
 
 @dataclass(frozen=True)
 class PairCorpus(Corpus):
     """A corpus in memory."""
 
-    pairs: tuple[tuple[str, str], ...]
+    pairs: tuple[tuple[str, ...], ...]
+    sides: tuple[str, ...] = PAIR
 
     def __iter__(self):
         return iter(self.pairs)

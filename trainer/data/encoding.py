@@ -25,10 +25,9 @@ from .text_report import TextCounts
 from .tokenizer import EOS_ID, PAD_ID, Tokenizers
 
 _PAIRS_PER_CALL = 4096  # Pairs per call of the tokenizer.
-_SIDES = ("source", "target")
 # Fields of IdSequences. Each is stored in a binary file without header.
 _ARRAYS = {"ids": np.int32, "offsets": np.int64}
-_REPORT = "report.json"  # The counts of both sides.
+_REPORT = "report.json"  # The counts of each side.
 _ROWS_PER_CHECK = 1 << 16
 _SAMPLED_ENDS = 1024  # Number of sequences whose last id is checked.
 
@@ -73,23 +72,40 @@ class IdSequences:
 class EncodedPairs:
     """The ids of a corpus. Sequence i of `targets` translates sequence i of `sources`.
 
+    The texts of a language model are targets without sources. "Pair" stands for them too.
+
     Args:
-        sources: ids of the source sentences.
-        targets: ids of their translations.
-        counts: counts of the tokens of both sides, `{"source": ..., "target": ...}`.
+        sources: ids of the source sentences, or None for a language model.
+        targets: ids of their translations, or of texts.
+        counts: counts of the tokens of each side by the name of the side in the `Corpus`.
     """
 
-    sources: IdSequences
+    sources: IdSequences | None
     targets: IdSequences
     counts: dict[str, TextCounts] = dataclasses.field(default_factory=dict)
 
     def __len__(self):
-        return len(self.sources)
+        return len(self.targets)
+
+    @property
+    def inputs(self) -> dict[str, IdSequences]:
+        """The sides by their names in batches: "inputs" if there are sources, and "targets"."""
+        sources = {} if self.sources is None else {"inputs": self.sources}
+        return sources | {"targets": self.targets}
+
+    @property
+    def unit(self) -> str:
+        """What the rows are called in reports: "pairs", or "texts" of a language model."""
+        return "texts" if self.sources is None else "pairs"
 
     @property
     def lengths(self) -> np.ndarray:
         """Number of ids of the longer side of every pair, including EOS, int64 `[pairs]`."""
-        return np.maximum(self.sources.lengths, self.targets.lengths)
+        return np.max([side.lengths for side in self.inputs.values()], axis=0)
+
+    def lengths_of(self, rows: np.ndarray) -> np.ndarray:
+        """Returns the number of ids of the pairs `rows`, with EOS, int64 `[sides, rows]`."""
+        return np.stack([side.lengths_of(rows) for side in self.inputs.values()])
 
 
 def encode_pairs(
@@ -98,8 +114,8 @@ def encode_pairs(
     """Returns the ids of a corpus.
 
     Args:
-        corpus: sentence pairs. They are read once, as a stream.
-        tokenizers: tokenizers of both sides.
+        corpus: sentence pairs, or texts. They are read once, as a stream.
+        tokenizers: tokenizers of both sides. Texts require a shared one.
         cache_dir: directory to cache the ids in. Later calls with the same pairs and tokenizers
             read them from there, unless a file was cut: then the corpus is encoded again. Ids of
             other corpora in it are removed. By default they are not cached.
@@ -111,14 +127,14 @@ def encode_pairs(
         with tempfile.TemporaryDirectory(prefix="ids-") as directory:
             _write(corpus, tokenizers, Path(directory))
             # Memory-mapped files stay readable after they are deleted.
-            return _load(Path(directory))
+            return _load(Path(directory), corpus.sides)
     vocabularies = dict.fromkeys(tokenizer.fingerprint for tokenizer in tokenizers)
     key = digest("int32 ids, int64 offsets", corpus.fingerprint, *vocabularies)
     directory = Path(cache_dir) / f"ids-{key[:16]}"
     if directory.is_dir():
         try:
-            pairs = _load(directory)
-            _check_sides((pairs.sources, pairs.targets))
+            pairs = _load(directory, corpus.sides)
+            _check_sides(dict(zip(corpus.sides, pairs.inputs.values())))
             return pairs
         except (OSError, ValueError) as error:
             logging.warning("Encoding the text again, because %s is damaged: %s", directory, error)
@@ -127,17 +143,17 @@ def encode_pairs(
     for other in directory.parent.glob("ids-*"):
         if other != directory:
             atomic_files.remove_directory(other)
-    return _load(directory)
+    return _load(directory, corpus.sides)
 
 
 def _write(corpus, tokenizers, directory):
-    """Writes the arrays of both sides' `IdSequences` to binary files."""
+    """Writes the arrays of each side's `IdSequences` to binary files."""
     with contextlib.ExitStack() as stack:
         files = [
             [stack.enter_context(open(directory / f"{side}.{name}", "wb")) for name in _ARRAYS]
-            for side in _SIDES
+            for side in corpus.sides
         ]
-        ends, totals = [0, 0], [TextCounts(), TextCounts()]
+        ends, totals = [0 for _ in files], [TextCounts() for _ in files]
         for _, offsets in files:
             offsets.write(np.int64(0).tobytes())
         for sides in _tokenize_chunks(corpus, tokenizers):
@@ -151,12 +167,12 @@ def _write(corpus, tokenizers, directory):
         raise ValueError(
             "Expected a corpus with sentence pairs. Received: an empty corpus. Use files with text."
         )
-    sides = {side: dataclasses.asdict(counts) for side, counts in zip(_SIDES, totals)}
+    sides = {side: dataclasses.asdict(counts) for side, counts in zip(corpus.sides, totals)}
     (directory / _REPORT).write_text(json.dumps(sides, indent=2) + "\n", encoding="utf-8")
 
 
 def _tokenize_chunks(corpus, tokenizers) -> Iterator[list[tuple[tf.RaggedTensor, TextCounts]]]:
-    """Yields the ids and counts of both sides of every chunk of pairs, in order.
+    """Yields the ids and counts of each side of every chunk of pairs, in order.
 
     Chunks are tokenized in parallel. At most one chunk per core is buffered.
     """
@@ -194,15 +210,15 @@ def _count_ids(ids, lines, tokenizer):
     return dataclasses.replace(counts, lines=lines, tokens=counts.tokens - lines)
 
 
-def _load(directory):
+def _load(directory, sides):
     """Returns the `EncodedPairs` of a directory.
 
     Raises:
         OSError, ValueError: if a file is missing, empty, or cut inside a value.
     """
     try:
-        sides = json.loads((directory / _REPORT).read_text(encoding="utf-8"))
-        counts = {side: TextCounts(**sides[side]) for side in _SIDES}
+        report = json.loads((directory / _REPORT).read_text(encoding="utf-8"))
+        counts = {side: TextCounts(**report[side]) for side in sides}
     except (KeyError, TypeError) as error:
         raise ValueError(f"{_REPORT} has no {error}") from error
 
@@ -213,14 +229,16 @@ def _load(directory):
         }
         return IdSequences(**arrays)
 
-    return EncodedPairs(*map(read, _SIDES), counts)
+    *sources, targets = map(read, sides)
+    return EncodedPairs(sources[0] if sources else None, targets, counts)
 
 
 def _check_sides(sides):
     """Raises ValueError if the files of a cache do not fit together."""
-    if len(sides[0]) != len(sides[1]):
-        raise ValueError(f"it has {len(sides[0])} sources and {len(sides[1])} targets")
-    for name, side in zip(_SIDES, sides):
+    if len({len(side) for side in sides.values()}) > 1:
+        found = " and ".join(f"{len(side)} {name}s" for name, side in sides.items())
+        raise ValueError(f"it has {found}")
+    for name, side in sides.items():
         if len(side) < 1 or side.offsets[0] != 0 or side.offsets[-1] != len(side.ids):
             raise ValueError(f"{name}.ids and {name}.offsets differ in size")
         for start in range(0, len(side), _ROWS_PER_CHECK):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from .corpus import Corpus, digest
+from .corpus import PAIR, TEXT, Corpus, digest
 
 _BLOCK_BYTES = 1 << 20  # Lines of about this size are checked together.
 GZIP = b"\x1f\x8b\x08"
@@ -43,22 +43,24 @@ _FORMATS = {
 
 @dataclass(frozen=True)
 class TextCorpus(Corpus):
-    """A corpus in text files, read as a stream. Create it with `read_text`, which checks them.
+    """A corpus in text files, read as a stream.
+
+    Create it with `read_text` or `read_one_side`, which check the files.
 
     Args:
-        source_files: files of the source sentences.
-        target_files: files of their translations.
-        contents: hashes of the lines of both sides.
+        files: the files of each side, in corresponding order.
+        contents: hashes of the lines of each side.
+        sides: names of the sides.
     """
 
-    source_files: tuple[Path, ...]
-    target_files: tuple[Path, ...]
-    contents: tuple[str, str]
+    files: tuple[tuple[Path, ...], ...]
+    contents: tuple[str, ...]
+    sides: tuple[str, ...] = PAIR
 
     def __iter__(self):
-        for files in zip(self.source_files, self.target_files, strict=True):
-            for source, target in zip(*map(_lines, files), strict=True):
-                yield source.decode("utf-8"), target.decode("utf-8")
+        for files in zip(*self.files, strict=True):
+            for lines in zip(*map(_lines, files), strict=True):
+                yield tuple(line.decode("utf-8") for line in lines)
 
     @property
     def fingerprint(self):
@@ -103,7 +105,22 @@ def read_text(source: str, target: str) -> TextCorpus:
                 f"Received: {lines[0]} and {lines[1]} lines. Line n of the target file must be the "
                 "translation of line n of the source file."
             )
-    return TextCorpus(sources, targets, tuple(content.hexdigest() for content in hashes))
+    return TextCorpus((sources, targets), tuple(content.hexdigest() for content in hashes))
+
+
+def read_one_side(text: str) -> TextCorpus:
+    """Returns the lines of text files as the corpus of a language model, after checking the files.
+
+    Args:
+        text: path of a file, or several paths separated by commas, as in `read_text`.
+
+    Raises:
+        ValueError: as `read_text`, for one side.
+    """
+    files, content = _split_paths(text), hashlib.blake2b(digest_size=32)
+    for file in files:
+        _check_file(file, content)
+    return TextCorpus((files,), (content.hexdigest(),), TEXT)
 
 
 def _split_paths(paths):

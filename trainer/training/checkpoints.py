@@ -14,6 +14,7 @@ the objects that a process created before: the second model has variables `trans
 import contextlib
 import errno
 import json
+import math
 import os
 import re
 import zipfile
@@ -24,11 +25,11 @@ import keras
 import numpy as np
 from absl import logging
 
-from t2t_relpos.models import Transformer, TransformerConfig
+from t2t_relpos.models import TransformerConfig
 
 from .. import atomic_files
 from ..model_dir import ModelDirectory
-from .training_model import TrainingModel
+from .training_model import TrainingModel, make_model
 
 FORMAT_VERSION = 3
 # Exceptions that reading a corrupt checkpoint can raise.
@@ -140,6 +141,11 @@ class Checkpoints:
         return 0
 
 
+def rank(metric: str, score: float) -> float:
+    """Returns a number that is higher for better scores. A lower loss is better."""
+    return -score if metric == "dev_loss" else score
+
+
 class BestCheckpoints(Checkpoints):
     """The checkpoints of a run with the best scores on the dev set.
 
@@ -148,7 +154,7 @@ class BestCheckpoints(Checkpoints):
 
     Args:
         directory, keep: as for `Checkpoints`.
-        metric: the metric of new checkpoints, "dev_bleu" or "dev_chrf".
+        metric: the metric of new checkpoints: "dev_bleu", "dev_chrf" or "dev_loss".
     """
 
     def __init__(self, directory: str | os.PathLike, keep: int = 5, metric: str = "dev_bleu"):
@@ -160,14 +166,16 @@ class BestCheckpoints(Checkpoints):
 
         Corrupt checkpoints are ignored with a warning.
         """
-        scores = {}
+        scores, ranks = {}, {}
         for step in self.steps():
             try:
                 state = read_state(self.path(step))
-                scores[step] = float(state[state.get("best_metric", "dev_bleu")])
+                metric = state.get("best_metric", "dev_bleu")
+                scores[step] = float(state[metric])
+                ranks[step] = rank(metric, scores[step])
             except CORRUPT as error:
                 logging.warning("Ignoring the corrupt checkpoint %s: %s", self.path(step), error)
-        return dict(sorted(scores.items(), key=lambda entry: -entry[1]))
+        return {step: scores[step] for step in sorted(scores, key=lambda step: -ranks[step])}
 
     def best(self) -> Path | None:
         """Returns the folder of the checkpoint with the best score, or None if there is none."""
@@ -182,17 +190,18 @@ class BestCheckpoints(Checkpoints):
 
         Returns:
             Whether the checkpoint was written. An existing checkpoint of the same step, from a run
-            that was killed and resumed, is kept if its score is at least as high.
+            that was killed and resumed, is kept if its score is at least as good.
 
         Raises:
             OSError: if the checkpoint can't be written. Existing checkpoints are kept.
         """
         if self.directory.is_dir():
             atomic_files.remove_leftovers(self.directory)
-        scores = self.scores()
-        if scores.get(step, -1.0) >= score:
+        new = rank(self._metric, score)
+        ranks = {step: rank(self._metric, value) for step, value in self.scores().items()}
+        if ranks.get(step, -math.inf) >= new:
             return False
-        better = [other for other, value in scores.items() if other != step and value >= score]
+        better = [other for other, value in ranks.items() if other != step and value >= new]
         if len(better) >= self.keep:
             return False
         self.save(model, step, best_metric=self._metric, **{self._metric: score})
@@ -410,22 +419,21 @@ def last_checkpoints(directory: ModelDirectory, count: int) -> list[Path]:
     return [checkpoints.path(step) for step in steps[-count:]]
 
 
-def make_transformer(directory: ModelDirectory, weights: dict[str, np.ndarray]) -> Transformer:
-    """Returns the Transformer of a model directory with weights from `read_weights`.
+def make_transformer(directory: ModelDirectory, weights: dict[str, np.ndarray]) -> keras.Model:
+    """Returns the model of a model directory with weights from `read_weights`.
 
     Raises:
         ValueError: if they are those of another architecture.
     """
-    transformer = Transformer(TransformerConfig.from_dict(directory.read_config()["architecture"]))
-    ids = np.ones((1, 1), "int32")
-    transformer({"inputs": ids, "targets": ids})
+    architecture = TransformerConfig.from_dict(directory.read_config()["architecture"])
+    model = make_model(architecture, directory.kind)
     remedy = f"Use a checkpoint of {directory.path}."
-    _assign(model_keys(transformer), weights, "this model", remedy)
-    return transformer
+    _assign(model_keys(model), weights, "this model", remedy)
+    return model
 
 
 def load_model(directory: ModelDirectory, checkpoint: str | int | None = None):
-    """Returns the Transformer of model.keras, or that of a checkpoint, whose folder is printed.
+    """Returns the model of model.keras, or that of a checkpoint, whose folder is printed.
 
     Raises:
         ValueError: if the file or the checkpoint is missing or corrupt.

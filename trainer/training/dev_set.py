@@ -15,10 +15,10 @@ from ..serving.translation_module import TranslationModule, TranslationSettings
 from ..serving.translator import Translator, translate_texts
 from .batch_parts import shard
 from .callbacks import Steps
-from .checkpoints import BestCheckpoints
+from .checkpoints import BestCheckpoints, rank
 
 # Names in reports of the metrics that `--best_metric` selects.
-METRIC_NAMES = {"dev_bleu": "dev BLEU", "dev_chrf": "dev chrF2"}
+METRIC_NAMES = {"dev_bleu": "dev BLEU", "dev_chrf": "dev chrF2", "dev_loss": "dev loss"}
 _SAMPLES = 3
 _BATCH_SIZE = 64
 
@@ -34,6 +34,11 @@ class DevResult(NamedTuple):
     accuracy: float
     bleu: float | None = None
     chrf: float | None = None
+
+
+def format_score(metric: str, score: float) -> str:
+    """Returns the value of a metric with its usual number of digits."""
+    return f"{score:.4f}" if metric == "dev_loss" else f"{score:.2f}"
 
 
 class DevResults:
@@ -61,7 +66,7 @@ class DevResults:
         with_scores: bool = False,
     ):
         self.file = file
-        self._field = metric.removeprefix("dev_")
+        self._metric = metric
         self._writes = writes
         self.entries = [entry for entry in _read(file) if entry.step <= until]
         if with_scores:
@@ -84,11 +89,13 @@ class DevResults:
 
     def score(self, result: DevResult) -> float | None:
         """Returns the metric of a result, or None if it was not computed."""
-        return getattr(result, self._field)
+        return getattr(result, self._metric.removeprefix("dev_"))
 
     def best(self) -> DevResult | None:
-        """Returns the first entry with the highest metric, or None if no entry has it."""
-        return max(self._scored(), key=self.score, default=None)
+        """Returns the first entry with the best metric, or None if no entry has it."""
+        return max(
+            self._scored(), key=lambda entry: rank(self._metric, self.score(entry)), default=None
+        )
 
     def without_improvement(self) -> int:
         """Returns the number of entries with the metric after the best one."""

@@ -11,16 +11,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import keras
-import numpy as np
 import tensorflow as tf
-
-from t2t_relpos.models import Transformer
 
 from ..config import RunConfig
 from ..data.batching import BatchOrder, padded_rows
 from ..data.corpus import find_missing
 from ..data.encoding import EncodedPairs
-from ..model_dir import ModelDirectory
+from ..model_dir import TRANSLATION, ModelDirectory
 from .graph_memory import peak_memory
 from .preparation import (
     count_parameters,
@@ -30,7 +27,7 @@ from .preparation import (
     settings_to_resume,
 )
 from .strategy import describe_devices, with_devices, workers_of
-from .training_model import TrainingModel
+from .training_model import TrainingModel, make_model
 
 _FLOAT = 4  # bytes of float32
 # Files of a model directory that a preparation looks for without reading or writing them.
@@ -57,12 +54,12 @@ def count_buckets(pairs: EncodedPairs, config: RunConfig, devices: int = 1) -> l
     batches = collections.defaultdict(list)
     for number in range(order.batches_per_epoch):
         rows, length = order.batch(number)
-        sides = [side.lengths_of(rows) for side in (pairs.sources, pairs.targets)]
+        sides = pairs.lengths_of(rows)
         if config.jit_compile:  # Batches are padded to the bucket's boundary.
-            positions = 2 * length * padded_rows(config.batch_tokens, length, devices)
+            positions = len(sides) * length * padded_rows(config.batch_tokens, length, devices)
         else:
             positions = len(rows) * sum(side.max() for side in sides)
-        batches[length].append([len(rows), positions, sum(side.sum() for side in sides)])
+        batches[length].append([len(rows), positions, sides.sum()])
     found = []
     for length, sizes in sorted(batches.items()):
         rows, positions, tokens = zip(*sizes)
@@ -88,7 +85,7 @@ def memory_of_weights(model: keras.Model, config: RunConfig) -> int:
     return _FLOAT * count_parameters(model) * (5 if config.device_tokens else 4)
 
 
-def memory_of_activations(model: Transformer, config: RunConfig, rows: int, length: int) -> int:
+def memory_of_activations(model: keras.Model, config: RunConfig, rows: int, length: int) -> int:
     """Returns the bytes of the other tensors of a step, for pairs of a length without padding.
 
     The step is traced, not run, and its tensors are those of `peak_memory`.
@@ -100,8 +97,9 @@ def memory_of_activations(model: Transformer, config: RunConfig, rows: int, leng
     def differentiate(batch):
         return training._differentiate(batch, tf.constant(1.0))
 
-    ids = tf.TensorSpec([rows, length], tf.int32)
-    graph = differentiate.get_concrete_function({"inputs": ids, "targets": ids}).graph
+    sides = ("inputs", "targets") if config.kind == TRANSLATION else ("targets",)
+    batch = dict.fromkeys(sides, tf.TensorSpec([rows, length], tf.int32))
+    graph = differentiate.get_concrete_function(batch).graph
     return peak_memory(graph, graph.outputs)
 
 
@@ -124,6 +122,7 @@ def _largest_part(sizes, config, devices):
 
 def _describe_memory(model, config, part):
     rows, length = part
+    unit = "pairs" if config.kind == TRANSLATION else "texts"
     disk, one = _checkpoint_sizes(model)
     kept = config.keep_checkpoints
     if config.checkpoint_minutes is None:
@@ -133,7 +132,7 @@ def _describe_memory(model, config, part):
     weights, activations = map(_gib, sizes)
     return [
         f"Memory per device: {weights} for weights, gradients and Adam, and about {activations} "
-        f"for the activations of {rows} pairs of {length} tokens.",
+        f"for the activations of {rows} {unit} of {length} tokens.",
         f"Disk space: up to {_gib(one * (kept + 1) + disk)}, {_gib(one)} per checkpoint. "
         f"Checkpoints that are kept: {kept}, while another is written.",
     ]
@@ -190,7 +189,8 @@ def forecast(config: RunConfig) -> str:
 
 def _forecast_data(config, directory, devices, _):
     prepared = prepare(config, directory)
-    config, model = prepared.config, _make_model(prepared.architecture, prepared.config)
+    config = prepared.config
+    model = make_model(prepared.architecture, config.kind, config.dtype_policy)
     buckets = count_buckets(prepared.train_pairs, config, devices)
     epochs = config.train_steps / sum(bucket.batches for bucket in buckets)
     part = _largest_part([(bucket.rows, bucket.length) for bucket in buckets], config, devices)
@@ -205,7 +205,7 @@ def _forecast_data(config, directory, devices, _):
 
 def _forecast_without_data(config, directory, devices, missing):
     config, architecture = plan(config, directory)
-    model = _make_model(architecture, config)
+    model = make_model(architecture, config.kind, config.dtype_policy)
     # The longest bucket ends at `max_length`.
     rows = max(config.batch_tokens // config.max_length, 1)
     part = _largest_part([(rows, config.max_length)], config, devices)
@@ -217,12 +217,6 @@ def _forecast_without_data(config, directory, devices, missing):
         "An epoch: the number of batches is known when the data is prepared.",
         *_describe_memory(model, config, part),
     ]
-
-
-def _make_model(architecture, config):
-    model = Transformer(architecture, dtype=config.dtype_policy)
-    model({side: np.ones((1, 1), "int32") for side in ("inputs", "targets")})
-    return model
 
 
 @contextlib.contextmanager

@@ -7,13 +7,13 @@ import keras
 from absl import logging
 
 from t2t_relpos.models import TransformerConfig
+from t2t_relpos.t2t import config_from_hparams, parse_hparams
 
 from .. import metrics
 from ..config import (
     ARCHITECTURE_SETTINGS,
     DROPOUT_SETTINGS,
     RELATIVE_SETTINGS,
-    SCORE_SETTINGS,
     TEXT_FILES,
     RunConfig,
 )
@@ -21,10 +21,11 @@ from ..data.batching import report_lengths
 from ..data.corpus import Corpus, MissingSplitError, digest, read_tfds
 from ..data.encoding import EncodedPairs, encode_pairs
 from ..data.sentencepiece_tokenizer import NORMALIZATIONS, SentencePieceTokenizer
-from ..data.text_files import read_text
+from ..data.text_files import read_one_side, read_text
 from ..data.text_report import describe_sides
 from ..data.tokenizer import Tokenizers
-from ..model_dir import TRANSLATION, ModelDirectory, sides
+from ..model_dir import LANGUAGE_MODEL, ModelDirectory, sides
+from ..recipes import read_architecture
 from .checkpoints import Checkpoints
 from .optimizer import NoamSchedule
 
@@ -88,13 +89,13 @@ class Preparation:
         return "\n".join(lines)
 
     def _describe_dev(self):
-        lengths, limit = self.dev_pairs.sources.lengths, self.architecture.num_positions
-        cut = 0 if limit is None else int((lengths > limit).sum())
-        blank = report_lengths(self.dev_pairs, int(self.dev_pairs.lengths.max())).blank
-        lines = [
-            f"Dev data: {len(lengths)} pairs, {blank} with a blank side, {cut} sources cut.",
-            *describe_sides(self.dev_pairs.counts, is_new=self.is_new),
-        ]
+        pairs, limit = self.dev_pairs, self.architecture.num_positions
+        report = report_lengths(pairs, int(pairs.lengths.max()))
+        line = f"Dev data: {len(pairs)} {report.unit}, {report.describe_blank()}"
+        if pairs.sources is not None:
+            cut = 0 if limit is None else int((pairs.sources.lengths > limit).sum())
+            line += f", {cut} sources cut"
+        lines = [f"{line}.", *describe_sides(pairs.counts, is_new=self.is_new)]
         if self.config.computes_dev_bleu:
             references = list(self.dev_corpus.targets())
             warning = metrics.bleu_warning(references, self.config.bleu_tokenize)
@@ -108,6 +109,8 @@ def describe_settings(config: RunConfig, architecture: TransformerConfig) -> lis
     names = [
         name for name in _ARCHITECTURE if architecture.relative or name not in RELATIVE_SETTINGS
     ]
+    if config.kind == LANGUAGE_MODEL:
+        names.remove("num_encoder_layers")
     sizes = {name: getattr(architecture, name) for name in names}
     lines = ["Settings:", *(f"  {name} = {value}" for name, value in given.items())]
     lines += ["Architecture:", *(f"  {name} = {value}" for name, value in sizes.items())]
@@ -160,7 +163,7 @@ def prepare(config: RunConfig, directory: ModelDirectory, *, is_chief: bool = Tr
     """
     requested = config
     config, start, tokenizers, architecture = _plan(requested, directory, is_chief=is_chief)
-    needs_dev = config.computes_dev_bleu or requested.evaluate_every is not None
+    needs_dev = config.needs_dev_set or requested.evaluate_every is not None
     train, dev = _read_corpora(config, needs_dev=needs_dev)
     corpora = {"train": train, "dev": dev}
     contents = {name: c.fingerprint for name, c in corpora.items() if c is not None}
@@ -180,7 +183,7 @@ def prepare(config: RunConfig, directory: ModelDirectory, *, is_chief: bool = Tr
     if tokenizers is None:
         tokenizers, is_new = _train_tokenizers(config, train, start), True
     architecture = dataclasses.replace(architecture, **tokenizers.sizes)
-    _write_config(start, architecture, tokenizers, made_from)
+    _write_config(start, config.kind, architecture, tokenizers, made_from)
 
     def encode(split):
         cache = directory.path / "ids" / split
@@ -231,9 +234,9 @@ def _find_start(config, directory, *, is_chief):
     If an earlier start used a given vocabulary, but trained nothing with it, its settings are
     removed.
     """
-    parent = ModelDirectory.open(config.init_from, TRANSLATION) if config.init_from else None
+    parent = ModelDirectory.open(config.init_from, config.kind) if config.init_from else None
     if directory.is_configured:
-        directory.check_kind(TRANSLATION)
+        directory.check_kind(config.kind)
     is_untrained = is_chief and _is_untrained(directory)
     is_left_over = is_untrained and _origin(directory) is not None
     if is_untrained and not is_left_over and directory.tokenizer_kind == "sentencepiece":
@@ -254,7 +257,7 @@ def _find_start(config, directory, *, is_chief):
 def _score_settings(config, start):
     """Returns the settings of dev scores: those given, in run.json, or else the defaults."""
     recorded = start.recorded
-    kept = {name: recorded.get(name) or value for name, value in SCORE_SETTINGS.items()}
+    kept = {name: recorded.get(name) or value for name, value in config.score_settings.items()}
     current = {name: getattr(config, name) or kept[name] for name in kept}
     if recorded.get("dev_bleu") or start.directory.best.is_dir():
         start.directory.check_same(kept, current, "settings")
@@ -330,7 +333,7 @@ def _make_architecture(config, parent):
         if config.source_vocab_size is not None:
             settings["source_vocab_size"] = config.source_vocab_size
             settings["tie_embeddings"] = False
-        architecture = TransformerConfig.from_preset(config.preset, **settings)
+        architecture = _new_architecture(config, settings)
     else:
         architecture = TransformerConfig.from_dict(parent.read_config()["architecture"] | settings)
     limit = architecture.num_positions
@@ -350,18 +353,41 @@ def _make_architecture(config, parent):
     return architecture
 
 
+def _new_architecture(config, settings):
+    """Returns the architecture of a preset, of hparams or of a JSON file, with settings replaced.
+
+    Presets and hparams have no target space embedding, which would add the same vector everywhere.
+    """
+    if config.hparams_set is not None:
+        sizes = {name: settings.get(name) for name in ("vocab_size", "source_vocab_size")}
+        hparams = parse_hparams(config.hparams_set, config.hparams or "")
+        is_language_model = config.kind == LANGUAGE_MODEL
+        architecture = config_from_hparams(
+            hparams, target_space_id=None, language_model=is_language_model, **sizes
+        )
+        return dataclasses.replace(architecture, **settings)
+    if config.config is not None:
+        return TransformerConfig.from_dict(read_architecture(config.config) | settings)
+    return TransformerConfig.from_preset(config.preset, **settings)
+
+
 def _read_corpora(config, *, needs_dev):
     """Returns the training corpus, and the dev set or None."""
     train, dev = _read_corpus(config, "train"), _read_corpus(config, "dev")
     if needs_dev and dev is None:
+        is_text = config.kind == LANGUAGE_MODEL
+        files = "--dev_text" if is_text else "--dev_source and --dev_target"
         raise ValueError(
             "Expected a dev set with evaluate_every, dev_bleu, keep_best or early_stopping. "
-            "Received: none. Give --dev_source and --dev_target, or leave these flags out."
+            f"Received: none. Give {files}, or leave these flags out."
         )
     return train, dev
 
 
 def _read_corpus(config, split):
+    if config.kind == LANGUAGE_MODEL:
+        text = getattr(config, f"{split}_text")
+        return read_one_side(text) if text else None
     if config.data == "files":
         source, target = (getattr(config, f"{split}_{side}") for side in ("source", "target"))
         return read_text(source, target) if source else None
@@ -388,7 +414,7 @@ def _warn_of_changed_text(config, recorded, contents):
             logging.warning(
                 "Resuming with different data: the %s of this run has changed. It is now %s",
                 {"train": "training text", "dev": "dev set"}[split],
-                " and ".join(getattr(config, name) for name in names),
+                " and ".join(getattr(config, name) for name in names if getattr(config, name)),
             )
 
 
@@ -424,7 +450,7 @@ def _train_tokenizers(config, corpus, start):
     return Tokenizers(source, train(corpus.targets(), "vocab_size", "target "))
 
 
-def _write_config(start, architecture, tokenizers, made_from):
+def _write_config(start, model, architecture, tokenizers, made_from):
     """Writes the vocabularies and config.json, or checks that the directory has the same."""
     directory, architecture = start.directory, architecture.to_dict()
     if start.resumes:
@@ -441,7 +467,7 @@ def _write_config(start, architecture, tokenizers, made_from):
     directory.run_file.unlink(missing_ok=True)
     try:
         directory.save_tokenizers(tokenizers, kind)
-        directory.write_config(architecture, kind, made_from, is_shared=is_shared)
+        directory.write_config(architecture, kind, made_from, model, is_shared=is_shared)
     except OSError:
         # Without config.json, the next start would take the vocabularies for given ones.
         for file in written if made_from is not None else ():

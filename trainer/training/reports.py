@@ -133,11 +133,14 @@ class Terminal:
                 f"{logs['compile_seconds']:.1f} s, programs so far: {int(logs['programs'])}"
             )
         if is_due and not self._interactive:
+            # A language model has no source.
+            is_target_only = "tokens" in logs and logs["tokens"] == logs["target_tokens"]
+            unit = "tokens/s" if is_target_only else "source+target tokens/s"
             norm = f", gradient norm {logs['gradient_norm']:.3g}" if "gradient_norm" in logs else ""
             write_line(
                 f"step {self._steps.step}/{self._steps.last}: loss {logs['loss']:.4f}, accuracy "
                 f"{logs['accuracy']:.4f}, learning rate {logs['learning_rate']:.3g}{norm}"
-                f"{_format_estimates(logs, 'source+target tokens/s')}"
+                f"{_format_estimates(logs, unit)}"
             )
 
     def end(self):

@@ -1,16 +1,34 @@
-"""The Keras model for `fit`: a Transformer with the mean loss per token."""
+"""The Keras model for `fit`: a Transformer or a language model with the mean loss per token."""
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from t2t_relpos.models import Transformer
+from t2t_relpos.models import CausalLM, Transformer, TransformerConfig
 
 from ..data.tokenizer import PAD_ID
+from ..model_dir import LANGUAGE_MODEL
 from .batch_parts import RandomStreams, accumulate, split, sum_over_replicas
 from .compiled_steps import CompiledOnReplicas, CompiledStep
 from .label_smoothed_cross_entropy import label_smoothed_cross_entropy
 from .optimizer import LossScale
+
+
+def make_model(
+    architecture: TransformerConfig, kind: str, dtype: str | None = None
+) -> Transformer | CausalLM:
+    """Returns a new model with all its variables.
+
+    Args:
+        architecture: the architecture.
+        kind: kind of model, see `ModelDirectory.kind`.
+        dtype: Keras dtype policy of the layers. Default: the global one.
+    """
+    if kind == LANGUAGE_MODEL:
+        return CausalLM(config=architecture, dtype=dtype)
+    model, ids = Transformer(architecture, dtype=dtype), np.ones((1, 1), "int32")
+    model({"inputs": ids, "targets": ids})
+    return model
 
 
 class TokenStatistics(keras.metrics.Metric):
@@ -45,20 +63,21 @@ class TokenStatistics(keras.metrics.Metric):
 
 
 class TrainingModel(keras.Model):
-    """A Keras model that trains a Transformer. Only the Transformer is saved.
+    """A Keras model that trains a Transformer or a language model. Only that model is saved.
 
     The loss of a step is the mean over the target tokens of all replicas, so it does not depend on
     the distribution of the batch. (Keras takes the mean of the replicas' means, which weights
     tokens unequally.)
 
-    `fit` and `evaluate` take datasets of the Transformer's inputs. Logs are `loss`, `accuracy`,
-    `tokens` (source and target) and `target_tokens` since the last reset of metrics. Training logs
-    also have the `gradient_norm` of the last step before clipping, and `loss_scale` in float16.
+    `fit` and `evaluate` take datasets of a Transformer's inputs, or of `{"targets": [B, T]}` for a
+    language model. Logs are `loss`, `accuracy`, `tokens` (source and target) and `target_tokens`
+    since the last reset of metrics. Training logs also have the `gradient_norm` of the last step
+    before clipping, and `loss_scale` in float16.
 
     Args:
-        transformer: Transformer with inputs `{"inputs": [B, S], "targets": [B, T]}`. It must be
-            created in the scope of the same strategy as this model. If its compute dtype is
-            float16, it is trained with a `LossScale`.
+        transformer: built Transformer with inputs `{"inputs": [B, S], "targets": [B, T]}`, or
+            `CausalLM`. It must be created in the scope of the same strategy as this model. If its
+            compute dtype is float16, it is trained with a `LossScale`.
         label_smoothing: label smoothing of the training loss. Evaluation does not use it.
         device_tokens: tokens of the longer side in a micro-batch, see `batch_parts.split`. None
             disables micro-batches.
@@ -67,7 +86,7 @@ class TrainingModel(keras.Model):
 
     def __init__(
         self,
-        transformer: Transformer,
+        transformer: Transformer | CausalLM,
         label_smoothing: float = 0.0,
         device_tokens: int | None = None,
         clip_norm: float | None = None,
@@ -87,7 +106,7 @@ class TrainingModel(keras.Model):
         self.built = True
 
     def call(self, inputs, training=False):
-        return self.transformer(inputs, training=training)
+        return self.transformer(_inputs(inputs), training=training)
 
     def compile(self, optimizer: keras.optimizers.Optimizer, **kwargs):
         """Sets the optimizer and options of `keras.Model.compile`. XLA is off by default.
@@ -180,7 +199,7 @@ class TrainingModel(keras.Model):
         return self._report(self._sums(batch, 0.0, training=False), tokens, {})
 
     def _sums(self, batch, label_smoothing, training):
-        states = self.transformer.states(batch, training=training)
+        states = self.transformer.states(_inputs(batch), training=training)
         table = tf.convert_to_tensor(self.transformer.output_embedding.embeddings)
         losses, correct = label_smoothed_cross_entropy(
             batch["targets"], states, table, label_smoothing
@@ -209,8 +228,28 @@ class TrainingModel(keras.Model):
         self.jit_compile = jit_compile
 
 
+def mean_loss(model: Transformer | CausalLM, batches: tf.data.Dataset) -> tuple[float, int]:
+    """Returns the mean loss per target token, without dropout and smoothing, and their number.
+
+    Args:
+        model: the model.
+        batches: batches of known cardinality, see `TrainingModel`.
+    """
+    training = TrainingModel(model)
+    training.compile(keras.optimizers.SGD())  # Not used, but Keras requires one.
+    logs = training.evaluate(batches, verbose=0, return_dict=True)
+    return float(logs["loss"]), round(float(logs["target_tokens"]))
+
+
+def _inputs(batch):
+    """Returns the inputs of the model: a language model takes the ids of its texts."""
+    return batch if "inputs" in batch else batch["targets"]
+
+
 def _count_tokens(batch):
-    counts = [tf.math.count_nonzero(batch[side] != PAD_ID) for side in ("targets", "inputs")]
+    """Returns the numbers of target and source tokens. A language model has no source."""
+    sides = batch["targets"], batch.get("inputs", tf.constant([PAD_ID]))
+    counts = [tf.math.count_nonzero(ids != PAD_ID) for ids in sides]
     return tf.cast(tf.stack(counts), tf.float32)
 
 

@@ -6,15 +6,13 @@ import zlib
 import keras
 import tensorflow as tf
 
-from t2t_relpos.models import Transformer
-
-from ..config import SCORE_SETTINGS, RunConfig
+from ..config import RunConfig
 from ..data.batching import evaluation_batches, training_batches
 from ..model_dir import ModelDirectory
 from .batch_parts import shard
 from .callbacks import Steps, StopAtNan, StopSignals, WriteCheckpoints
 from .checkpoints import BestCheckpoints, Checkpoints
-from .dev_set import METRIC_NAMES, DevEvaluator, DevResults, DevTranslator
+from .dev_set import METRIC_NAMES, DevEvaluator, DevResults, DevTranslator, format_score
 from .optimizer import FusedAdam, NoamSchedule
 from .preparation import prepare, settings_to_resume
 from .reports import StepLog, TensorBoard, Terminal
@@ -25,7 +23,7 @@ from .strategy import (
     make_strategy,
     with_devices,
 )
-from .training_model import TrainingModel
+from .training_model import TrainingModel, make_model
 
 
 class TrainingRun:
@@ -103,7 +101,8 @@ class TrainingRun:
 
     def _checksum(self):
         """Returns a checksum of the settings and data that must be equal on all workers."""
-        names = ("train_steps", "evaluate_every", "dev_bleu", "early_stopping", *SCORE_SETTINGS)
+        names = ("train_steps", "evaluate_every", "dev_bleu", "early_stopping")
+        names += tuple(self.config.score_settings)
         settings = {name: getattr(self.config, name) for name in names}
         settings |= self.config.fixed_on_resume()
         contents = self._prepared.contents
@@ -121,7 +120,7 @@ class TrainingRun:
 
     def _make_model(self):
         config, architecture = self.config, self._prepared.architecture
-        transformer = Transformer(architecture, dtype=config.dtype_policy)
+        transformer = make_model(architecture, config.kind, config.dtype_policy)
         model = TrainingModel(
             transformer, config.label_smoothing, config.device_tokens, config.clip_norm
         )
@@ -236,11 +235,13 @@ class TrainingRun:
                 f"{self.evaluations.without_improvement()} evaluations."
             )
         if best is not None:
-            score = self.evaluations.score(best)
-            lines.append(f"Best on dev: step {best.step}, {name} = {score:.2f}.")
+            score = format_score(self.config.best_metric, self.evaluations.score(best))
+            lines.append(f"Best on dev: step {best.step}, {name} = {score}.")
         if self.config.keep_best:
             kept = BestCheckpoints(self.directory.best, self.config.keep_best)
-            scores = kept.scores().items()
-            lines += [f"  {kept.path(step)}: {name} = {score:.2f}" for step, score in scores]
+            lines += [
+                f"  {kept.path(step)}: {name} = {format_score(self.config.best_metric, score)}"
+                for step, score in kept.scores().items()
+            ]
         lines.append(f"Trained model: {self.directory.model_file} (step {self.step})")
         return "\n".join(lines)

@@ -9,7 +9,7 @@ from trainer.data.batching import (
     report_lengths,
     training_batches,
 )
-from trainer.data.encoding import encode_pairs
+from trainer.data.encoding import EncodedPairs, encode_pairs
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.data.text_files import read_text
 from trainer.data.tokenizer import Tokenizers
@@ -40,6 +40,25 @@ def test_batches_have_ids_of_both_sides(pairs):
                 assert ids[text] == 1 and not ids[text + 1 :].any()
         for side in batch.values():
             assert side[:, -1].any(), "padded beyond the longest sentence"
+
+
+def test_texts_are_batches_of_targets_only(pairs, make_pairs):
+    texts = EncodedPairs(None, pairs.targets)
+    both = EncodedPairs(pairs.targets, pairs.targets)
+    for batches in (
+        lambda pairs: training_batches(pairs, **SETTINGS),
+        lambda pairs: training_batches(pairs, **SETTINGS, pad_to_boundary=True, row_multiple=4),
+        lambda pairs: evaluation_batches(pairs, 90),
+    ):
+        for found, expected in zip(take(batches(texts), 61), take(batches(both), 61)):
+            assert [*found] == ["targets"]
+            np.testing.assert_array_equal(found["targets"], expected["targets"])
+    report = report_lengths(texts, 31)
+    expected = f"{report.used} of 307 texts are used. Skipped: {report.too_long} longer than 31 "
+    assert str(report) == f"{expected}tokens, 0 blank."
+    long = EncodedPairs(None, make_pairs([9], [9]).targets)
+    with pytest.raises(ValueError, match="Expected training texts of at most 8 tokens. Received"):
+        training_batches(long, 127, 8, seed=5)
 
 
 def test_pad_to_boundary_gives_one_shape_per_bucket(pairs):

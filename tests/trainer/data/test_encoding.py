@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from trainer.data import encoding
-from trainer.data.corpus import Corpus, PairCorpus
+from trainer.data.corpus import TEXT, Corpus, PairCorpus
 from trainer.data.encoding import IdSequences, encode_pairs
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.data.tokenizer import Tokenizers
@@ -62,6 +62,18 @@ def test_encode_pairs_equals_the_tokenizer(synthetic_pairs, tokenizer, monkeypat
         assert isinstance(side.ids, np.memmap) and isinstance(side.offsets, np.memmap)
         lengths.append(list(map(len, expected)))
     assert pairs.lengths.tolist() == list(map(max, *lengths))
+
+
+def test_texts_have_one_side(synthetic_pairs, tokenizer, tmp_path):
+    texts = PairCorpus(tuple((target,) for _, target in synthetic_pairs), TEXT)
+    expected = encode_pairs(PairCorpus(synthetic_pairs), Tokenizers.shared(tokenizer))
+    for _ in range(2):  # The second one reads the cache.
+        found = encode_pairs(texts, Tokenizers.shared(tokenizer), tmp_path)
+        assert found.sources is None and [*found.inputs] == ["targets"]
+        assert sequences(found.targets) == sequences(expected.targets)
+        assert found.counts == {"text": expected.counts["target"]}
+    (cache,) = tmp_path.iterdir()
+    assert sorted(x.name for x in cache.iterdir()) == ["report.json", "text.ids", "text.offsets"]
 
 
 def test_cache_is_used_until_corpus_or_tokenizer_change(synthetic_pairs, tokenizer, tmp_path):

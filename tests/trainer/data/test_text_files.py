@@ -10,7 +10,7 @@ import pytest
 
 from trainer import streams
 from trainer.data import text_files
-from trainer.data.text_files import read_text
+from trainer.data.text_files import read_one_side, read_text
 
 ENGLISH = ["A dog runs.", "", "She sleeps\u2028well.", "It's 5 o'clock."]
 GERMAN = ["Ein Hund läuft.", "Leer?", "Sie schläft gut.", "Es ist fünf Uhr."]
@@ -40,6 +40,15 @@ def test_read_text_of_several_plain_and_compressed_files(write):
     target = write("a.de.gz", "eins\nzwei\n") + ", " + write("b.de", "drei\n")
     corpus = read_text(source, target)
     assert list(corpus) == [("one", "eins"), ("two", "zwei"), ("three", "drei")]
+
+
+def test_read_one_side_yields_lines_in_order(write):
+    files = write("a", "\n".join(ENGLISH)), write("b.gz", "\n".join(GERMAN))
+    corpus = read_one_side(", ".join(files))
+    assert list(corpus) == [(line,) for line in [*ENGLISH, *GERMAN]] and corpus.sides == ("text",)
+    assert list(corpus.sentences()) == list(corpus.targets()) == [*ENGLISH, *GERMAN]
+    with pytest.raises(ValueError, match="Expected a text file at .*none. Received: no such file"):
+        read_one_side(f"{files[0]}none")
 
 
 def test_fingerprint_depends_on_contents_only(write, tmp_path):
