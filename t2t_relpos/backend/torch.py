@@ -14,17 +14,16 @@ from t2t_relpos.backend import torch_flash as flash_kernel
 from t2t_relpos.backend import torch_ops as ops
 from t2t_relpos.backend.keras_ops import MASKED_SCORE
 from t2t_relpos.backend.keras_private import changed, sublayers
+from t2t_relpos.backend.torch_ops import get_device, is_default
 
-try:
-    from keras.src.backend.torch.core import get_device
-except ImportError as error:
-    raise changed("keras.src.backend.torch.core.get_device") from error
 if not hasattr(keras.layers.Layer, "_track_variables"):
     raise changed("_track_variables of keras.layers.Layer")
 
 __all__ = [
     "HAS_XLA",
     "add_at",
+    "as_tensor",
+    "as_tensors",
     "can_be_read",
     "compile_function",
     "custom_gradient",
@@ -102,17 +101,9 @@ def on_device_of_query(function):
 
 def _device_scope(x):
     """Returns a context in which Keras puts new tensors on the device of `x`."""
-    if not isinstance(x, torch.Tensor) or _is_default(x.device):
+    if not isinstance(x, torch.Tensor) or is_default(x.device):
         return contextlib.nullcontext()
     return keras.device(str(x.device))
-
-
-def _is_default(device):
-    """Returns whether Keras puts new tensors on a device."""
-    default = torch.device(get_device())
-    if default.type == "cuda" and default.index is None:
-        default = torch.device("cuda", torch.cuda.current_device())
-    return device == default
 
 
 def untraced(function):
@@ -293,6 +284,15 @@ def softmax(scores, mask):
     if mask is None:
         return scores.softmax(-1)
     return fill_masked(scores, mask, MASKED_SCORE).softmax(-1) * mask
+
+
+def as_tensor(x):
+    return None if x is None else ops.convert_to_tensor(x)
+
+
+def as_tensors(x, *others):
+    x = as_tensor(x)
+    return [x, *(None if y is None else ops.cast(as_tensor(y), x.dtype) for y in others)]
 
 
 def take_table_rows(table, ids):

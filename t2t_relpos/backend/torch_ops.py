@@ -6,8 +6,16 @@ tensors on one device. Other arguments, and all other functions, are left to ker
 
 import functools
 
+import keras
 import torch
 from keras import ops
+
+from t2t_relpos.backend.keras_private import changed
+
+try:
+    from keras.src.backend.torch.core import get_device
+except ImportError as error:
+    raise changed("keras.src.backend.torch.core.get_device") from error
 
 
 def __getattr__(name):
@@ -35,6 +43,22 @@ def broadcast_to(x, shape):
 @_for_tensors
 def concatenate(xs, axis=0):
     return torch.cat(xs, axis)
+
+
+def convert_to_tensor(x, dtype=None):
+    tensor = x.value if isinstance(x, keras.Variable) else x
+    # Keras starts an operation for the conversion to the device of the tensor.
+    if dtype is None and isinstance(tensor, torch.Tensor) and is_default(tensor.device):
+        return tensor
+    return ops.convert_to_tensor(x, dtype)
+
+
+def is_default(device):
+    """Returns whether Keras puts new tensors on a device."""
+    default = torch.device(get_device())
+    if default.type == "cuda" and default.index is None:
+        default = torch.device("cuda", torch.cuda.current_device())
+    return device == default
 
 
 @_for_tensors
