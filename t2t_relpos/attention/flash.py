@@ -352,14 +352,20 @@ def _is_valid(call, band):
     padded = ops.pad(mask, [(0, 0), (left - 1, right - 1)])
     indices = arange(length)[:, None] + arange(band.diagonals)
     of_band = ops.take(padded, indices, axis=1)
-    counts = ops.cumsum(ops.cast(mask, "int32"), axis=1)
-    # Keys up to position i - left, and at or after position i + right.
-    before = ops.pad(counts, [(0, 0), (left, 0)])[:, :length] > 0
+    positions = arange(length)
+    # A cumulative sum would be a loop over positions with JAX 0.11 and later.
+    before = positions - left >= first_position(mask)
     columns = [before[..., None], of_band]
     if not call.causal:
-        after = ops.pad(counts[:, -1:] - counts[:, right - 1 :], [(0, 0), (0, right - 1)]) > 0
+        after = positions + right < length - first_position(ops.flip(mask, 1))
         columns.append(after[..., None])
     return ops.expand_dims(ops.concatenate(columns, axis=-1), 1)
+
+
+def first_position(mask):
+    """Returns the position of the first True of a mask `[B, T]`, T if there is none, `[B, 1]`."""
+    length = mask.shape[1]
+    return ops.min(ops.where(mask, arange(length), length), axis=1, keepdims=True)
 
 
 class Tail(NamedTuple):
@@ -413,7 +419,7 @@ class Tail(NamedTuple):
         outputs = outputs[..., : call.value.shape[-1]]
         outputs, log_sums = self.order(outputs), self.order(log_sums)[..., None]
         if call.key_mask is not None:
-            has_key = ops.cumsum(ops.cast(self._key_mask(call), "int32"), axis=1) > 0
+            has_key = arange(self.length) >= first_position(self._key_mask(call))
             has_key = self.order(has_key, axis=1)[:, None, :, None]
             outputs, log_sums = (ops.where(has_key, x, 0) for x in (outputs, log_sums))
         return outputs, _accumulate(log_sums), state

@@ -89,6 +89,11 @@ def logical_and(x1, x2):
 
 
 @_for_tensors
+def min(x, axis, keepdims=False):
+    return x.amin(axis, keepdim=keepdims)
+
+
+@_for_tensors
 def pad(x, pad_width):
     return torch.nn.functional.pad(x, [size for pair in reversed(pad_width) for size in pair])
 

@@ -4,7 +4,6 @@ A cache is one array `[B, 2, S, N, H]`, or a pair `[B, S, N, H]` and `[B, S, N, 
 of the layer, a `RelativeMultiHeadAttention`, differs from `key_dim`.
 """
 
-
 from t2t_relpos import _checks, backend
 from t2t_relpos.attention.relative_ids import as_positions
 from t2t_relpos.backend import one_or_nan, ops, write_slice
