@@ -353,7 +353,7 @@ def _is_valid(call, band):
     indices = arange(length)[:, None] + arange(band.diagonals)
     of_band = ops.take(padded, indices, axis=1)
     positions = arange(length)
-    # A cumulative sum would be a loop over positions with JAX 0.11 and later.
+    # Versions of JAX compile a cumulative sum to different operations, some of them slow.
     before = positions - left >= first_position(mask)
     columns = [before[..., None], of_band]
     if not call.causal:
