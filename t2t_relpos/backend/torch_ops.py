@@ -1,7 +1,8 @@
 """Functions of keras.ops that attention calls often, as direct calls of PyTorch.
 
-Those of Keras convert every argument, which starts further operations. The functions here expect
-tensors on one device. Other arguments, and all other functions, are left to keras.ops.
+Those of Keras convert every argument, which starts further operations, and torch.compile can't
+trace `keras.ops.pad`. The functions here expect tensors on one device. Other arguments, and all
+other functions, are left to keras.ops.
 """
 
 import functools
