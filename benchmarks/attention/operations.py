@@ -70,7 +70,9 @@ def training_steps(length: int) -> dict:
         return layer, lambda: layer(x, x, training=True, use_causal_mask=True, **options)
 
     calls = {
-        "nn.MultiheadAttention": of_pytorch(nn_attention()),
+        "nn.MultiheadAttention": of_pytorch(
+            torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+        ),
         "RelativeMultiheadAttention": of_pytorch(
             RelativeMultiheadAttention(WIDTH, HEADS, max_relative_position=K)
         ),
@@ -82,11 +84,6 @@ def training_steps(length: int) -> dict:
         ),
     }
     return {name: _training_step(*call, x) for name, call in calls.items()}
-
-
-def nn_attention():
-    """Returns PyTorch's module."""
-    return torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
 
 
 def _training_step(module, call, x):

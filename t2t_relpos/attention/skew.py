@@ -159,13 +159,13 @@ def sum_by_id(weights, distances, query_offset, offset_range=None):
 
 def _pad_columns(x, before, after):
     """Returns `[.., X]` with zeros before and after the entries of the last axis."""
-    if all(isinstance(size, int) for size in (before, after)) and not is_portable():
-        is_padded = before or after
-        return ops.pad(x, [*[(0, 0)] * (len(x.shape) - 1), (before, after)]) if is_padded else x
-    # Converters support the padding with sizes that are tensors less well.
+    if isinstance(before, int) and isinstance(after, int) and not is_portable():
+        if before == after == 0:
+            return x
+        return ops.pad(x, [*[(0, 0)] * (len(x.shape) - 1), (before, after)])
+    # Not every converter supports padding by sizes that are tensors.
     lead = ops.shape(x)[:-1]
-    zeros = (ops.zeros((*lead, size), dtype=x.dtype) for size in (before, after))
-    first, last = zeros
+    first, last = (ops.zeros((*lead, size), dtype=x.dtype) for size in (before, after))
     return ops.concatenate([first, x, last], axis=-1)
 
 
