@@ -10,7 +10,6 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import ops
 
 from t2t_relpos import _checks, backend
 from t2t_relpos.attention import dispatch
@@ -18,7 +17,7 @@ from t2t_relpos.attention.band import Distances
 from t2t_relpos.attention.dropout import AttentionDropout, SeededDropout
 from t2t_relpos.attention.masks import causal_mask, combine_masks, key_padding_mask, window_mask
 from t2t_relpos.attention.relative_ids import as_positions, relative_ids
-from t2t_relpos.backend import as_tensor, as_tensors
+from t2t_relpos.backend import as_tensor, as_tensors, ops
 
 
 @backend.on_device_of_query

@@ -12,9 +12,7 @@ Sizes and positions are ints, scalar tensors or, on JAX, symbolic lengths.
 
 from typing import Any, NamedTuple
 
-from keras import ops
-
-from t2t_relpos.backend import can_slice, clip_size
+from t2t_relpos.backend import can_slice, clip_size, ops
 
 
 class Distances(NamedTuple):
@@ -156,7 +154,7 @@ def difference_rows(table, distances, *, causal):
         causal: whether keys after a query are masked. Their rows are left out.
     """
     if causal:
-        reference, others = table[..., :1, :], table[..., 1 : distances.left + 1, :]
+        reference, others, _ = ops.split(table, [1, distances.left + 1], axis=-2)
     else:
-        reference, others = table[..., -1:, :], table[..., :-1, :]
+        others, reference = ops.split(table, [distances.left + distances.right], axis=-2)
     return others - reference, reference

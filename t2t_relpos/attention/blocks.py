@@ -9,7 +9,6 @@ import functools
 from typing import Any, NamedTuple
 
 import keras
-from keras import ops
 
 from t2t_relpos import backend
 from t2t_relpos.attention.relative_ids import range_around
@@ -18,8 +17,10 @@ from t2t_relpos.backend import (
     MASKED_SCORE,
     accumulation_dtype,
     clip_size,
-    largest,
+    fill_masked,
+    ops,
     start_indices,
+    weights_and_log_sums,
     write_slice,
 )
 
@@ -239,6 +240,8 @@ class BandKeys(NamedTuple):
         """
         if isinstance(self.start, int):
             before, after = self.start, num_keys - self.start - self.width
+            if before == after == 0:
+                return x
             return ops.pad(x, [(0, 0)] * 3 + [(before, after)])
         batch, heads, rows, _ = ops.shape(x)
         zeros = ops.zeros((batch, heads, rows, num_keys), dtype=x.dtype)
@@ -289,7 +292,7 @@ class Block:
         `"sums"`, their sums by relative id.
         """
         call = self._call
-        weights, log_sums, total = softmax(self._scores())
+        weights, log_sums, total = weights_and_log_sums(self._scores())
         dropped = weights
         if call.dropout is not None:
             dropped = weights * self._dropout_factors(weights)
@@ -345,7 +348,7 @@ class Block:
         if not masks:
             return scores
         is_valid_key = functools.reduce(ops.logical_and, masks)
-        return ops.where(is_valid_key, scores, ops.cast(MASKED_SCORE, scores.dtype))
+        return fill_masked(scores, is_valid_key, MASKED_SCORE)
 
     def _slice_keys(self, name, x):
         """Returns the keys that the block reads, of a tensor of `by_key` or of a mask."""
@@ -361,7 +364,9 @@ class Block:
         window, causal = self._call.sliding_window, self._call.causal
         if window is None and not causal:
             return []
-        queries = self._first_position + ops.arange(self._block_size, dtype="int32")[:, None]
+        queries = ops.arange(self._block_size, dtype="int32")[:, None]
+        first = self._first_position
+        queries = queries if isinstance(first, int) and first == 0 else first + queries
         keys = self._key_positions()
         masks = [keys <= queries] if causal else []
         if window is not None:
@@ -414,9 +419,7 @@ class Block:
 
         The reference id gets 0. If causal, the id of later keys gets 0 too: they are masked.
         """
-        zeros = ops.zeros_like(by_id[..., :1])
-        first = [zeros] if self._call.causal else []
-        return ops.concatenate([*first, by_id, zeros], axis=-1)
+        return ops.pad(by_id, [*[(0, 0)] * 3, (int(self._call.causal), 1)])
 
     def _has_left_tail(self):
         """Returns whether keys before the band may have a relative term. If causal, it is 0."""
@@ -467,23 +470,6 @@ def all_queries_have_keys(call):
     if call.sliding_window is None:
         return True
     return call.knows_lengths and offset + call.length_q <= call.length_k
-
-
-def softmax(scores):
-    """Returns (weights, log-sum-exp of the scores, sum of the weights).
-
-    The sum is 1, or 0 for fully masked queries, whose weights are 0.
-    """
-    maximum = largest(scores, MASKED_SCORE, keepdims=True)
-    exponentials = ops.exp(scores - maximum)
-    total = ops.sum(exponentials, axis=-1, keepdims=True)
-    has_valid_key = maximum > MASKED_SCORE / 10
-    # +2**100, so that rematerialized weights exp(score - log_sum) are 0.
-    log_sums = ops.where(
-        has_valid_key, maximum + ops.log(total), ops.cast(-MASKED_SCORE, scores.dtype)
-    )
-    has_valid_key = ops.cast(has_valid_key, scores.dtype)
-    return exponentials * (has_valid_key / total), log_sums, has_valid_key
 
 
 def matmul(x, y, dtype):

@@ -21,7 +21,6 @@ import dataclasses
 from typing import Any, NamedTuple
 
 import keras
-from keras import ops
 
 from t2t_relpos.attention.band import Distances, difference_rows, extend_table
 from t2t_relpos.attention.blocks import (
@@ -34,7 +33,7 @@ from t2t_relpos.attention.blocks import (
     transpose,
 )
 from t2t_relpos.attention.gather import matmul_table
-from t2t_relpos.backend import accumulation_dtype, custom_gradient, zeros_like_results
+from t2t_relpos.backend import accumulation_dtype, custom_gradient, ops, zeros_like_results
 
 
 def attend(call, sizes, *, unrolled):
@@ -49,7 +48,7 @@ def attend(call, sizes, *, unrolled):
     call, reference = _with_difference_rows(call)
     outputs = _run(call, make_segments(call, sizes, unrolled=unrolled), save_weights=unrolled)
     if needs_total(call):
-        outputs, total = outputs[..., :-1], outputs[..., -1:]
+        outputs, total = ops.split(outputs, [call.value.shape[-1]], axis=-1)
         reference = None if reference is None else total * reference
     outputs = outputs if reference is None else outputs + reference
     return ops.cast(outputs, keras.backend.standardize_dtype(call.query.dtype)), None

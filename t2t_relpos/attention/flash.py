@@ -36,11 +36,9 @@ import functools
 import math
 from typing import Any, NamedTuple
 
-from keras import ops
-
 from t2t_relpos.attention import blockwise
 from t2t_relpos.attention.band import Distances, extend_table
-from t2t_relpos.attention.blocks import matmul, softmax, transpose
+from t2t_relpos.attention.blocks import matmul, transpose
 from t2t_relpos.attention.blockwise import (
     DIFFERENTIABLE,
     d_rows,
@@ -53,7 +51,10 @@ from t2t_relpos.backend import (
     add_at,
     arange,
     custom_gradient,
+    fill_masked,
     flash_kernel,
+    ops,
+    weights_and_log_sums,
 )
 
 # Kernels for GPUs expect depths that are multiples of 8.
@@ -162,16 +163,19 @@ def backward(call, sizes, kernel, saved, d_outputs):
         saved: the list of `forward`.
         d_outputs: gradient of the outputs.
     """
-    terms, head = [], 0
-    for group, saved_group in zip(_groups_of_heads(call, sizes), saved):
+    groups, terms, head = _groups_of_heads(call, sizes), [], 0
+    for group, saved_group in zip(groups, saved):
         heads = slice(head, head + group.query.shape[1])
-        terms.append(backward_group(group, sizes.block, kernel, saved_group, d_outputs[:, heads]))
+        of_group = d_outputs if len(groups) == 1 else d_outputs[:, heads]
+        terms.append(backward_group(group, sizes.block, kernel, saved_group, of_group))
         head = heads.stop
     gradients = {}
     for name in tuple(terms[0]):
         of_groups = [of_group.pop(name) for of_group in terms]
-        is_table = name.endswith("table")
-        total = functools.reduce(ops.add, of_groups) if is_table else _join_heads(of_groups)
+        if name.endswith("table"):
+            total = functools.reduce(ops.add, of_groups)
+        else:
+            total = _join_heads(of_groups) if len(groups) > 1 else of_groups[0]
         gradients[name] = ops.cast(total, getattr(call, name).dtype)
     return gradients
 
@@ -182,6 +186,8 @@ def _groups_of_heads(call, sizes):
     size = heads
     if isinstance(batch, int):
         size = max(1, min(heads, sizes.group // max(1, batch * length * depth)))
+    if size == heads:
+        return [call]
     tensors = {name: getattr(call, name) for name in ("query", "key", "value")}
     return [
         dataclasses.replace(call, **{n: x[:, i : i + size] for n, x in tensors.items()})
@@ -242,8 +248,8 @@ def forward_group(call, block, kernel, *, save_outputs):
     )
     relative = products_with_rows(call.query, call.key_table, dtype)
     scores = scores if relative is None else scores + relative
-    scores = ops.where(_is_valid(call, band), scores, ops.cast(MASKED_SCORE, scores.dtype))
-    weights, log_sums, _ = softmax(scores)
+    scores = fill_masked(scores, _is_valid(call, band), MASKED_SCORE)
+    weights, log_sums, _ = weights_and_log_sums(scores)
     saved_tails = []
     for tail, (tail_outputs, _, state) in zip(tails, of_tails):
         shifted = tail.queries(log_sums)
@@ -332,9 +338,10 @@ def _by_id(call, of_band, of_tails):
         of_band: entries of the diagonals of the band, from left to right.
         of_tails: dict of entries `[B, N, T, 1]` of the tails by side. Default: zeros.
     """
-    zeros = ops.zeros_like(of_band[..., :1])
     sides = ("left",) if call.causal else ("left", "right")
-    left, *right = (of_tails.get(side, zeros) for side in sides)
+    left, *right = (
+        of_tails[side] if side in of_tails else ops.zeros_like(of_band[..., :1]) for side in sides
+    )
     return ops.concatenate([left, of_band, *right], axis=-1)
 
 
@@ -345,12 +352,20 @@ def _is_valid(call, band):
     padded = ops.pad(mask, [(0, 0), (left - 1, right - 1)])
     indices = arange(length)[:, None] + arange(band.diagonals)
     of_band = ops.take(padded, indices, axis=1)
-    counts = ops.cumsum(ops.cast(mask, "int32"), axis=1)
-    # Keys up to position i - left, and at or after position i + right.
-    before = ops.pad(counts, [(0, 0), (left, 0)])[:, :length] > 0
-    after = ops.pad(counts[:, -1:] - counts[:, right - 1 :], [(0, 0), (0, right - 1)]) > 0
-    columns = [before[..., None], of_band] + ([] if call.causal else [after[..., None]])
+    positions = arange(length)
+    # Versions of JAX compile a cumulative sum to different operations, some of them slow.
+    before = positions - left >= first_position(mask)
+    columns = [before[..., None], of_band]
+    if not call.causal:
+        after = positions + right < length - first_position(ops.flip(mask, 1))
+        columns.append(after[..., None])
     return ops.expand_dims(ops.concatenate(columns, axis=-1), 1)
+
+
+def first_position(mask):
+    """Returns the position of the first True of a mask `[B, T]`, T if there is none, `[B, 1]`."""
+    length = mask.shape[1]
+    return ops.min(ops.where(mask, arange(length), length), axis=1, keepdims=True)
 
 
 class Tail(NamedTuple):
@@ -404,7 +419,7 @@ class Tail(NamedTuple):
         outputs = outputs[..., : call.value.shape[-1]]
         outputs, log_sums = self.order(outputs), self.order(log_sums)[..., None]
         if call.key_mask is not None:
-            has_key = ops.cumsum(ops.cast(self._key_mask(call), "int32"), axis=1) > 0
+            has_key = arange(self.length) >= first_position(self._key_mask(call))
             has_key = self.order(has_key, axis=1)[:, None, :, None]
             outputs, log_sums = (ops.where(has_key, x, 0) for x in (outputs, log_sums))
         return outputs, _accumulate(log_sums), state

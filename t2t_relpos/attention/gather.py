@@ -8,8 +8,6 @@ terms. The functions here gather: for short sequences, and for arbitrary relativ
 import dataclasses
 import math
 
-from keras import ops
-
 from t2t_relpos.attention.masks import masked_softmax
 from t2t_relpos.backend import (
     LARGE_INDEX_DTYPE,
@@ -17,6 +15,7 @@ from t2t_relpos.backend import (
     is_portable,
     matmul,
     matmul_matrix,
+    ops,
     scaled_dot_product_attention,
     segment_sum,
     take_table_rows,

@@ -1,11 +1,10 @@
 """Boolean attention masks: True = attend. A fully masked query gets zeros."""
 
 import keras
-from keras import ops
 
 from t2t_relpos import _checks, backend
 from t2t_relpos.attention.relative_ids import as_positions, key_positions, range_around
-from t2t_relpos.backend import accumulation_dtype, arange
+from t2t_relpos.backend import accumulation_dtype, arange, ops
 
 
 def causal_mask(length_q, length_k, query_offset=None):

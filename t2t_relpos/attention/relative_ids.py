@@ -5,11 +5,10 @@ compared with the ends of a range around the query, and never subtracted from ea
 """
 
 import keras
-from keras import ops
 
 from t2t_relpos import _checks
 from t2t_relpos.attention.band import Distances
-from t2t_relpos.backend import arange
+from t2t_relpos.backend import arange, ops
 
 
 def key_positions(length_q, length_k, query_offset=None):
@@ -34,6 +33,8 @@ def key_positions(length_q, length_k, query_offset=None):
     if query_offset is None:
         query_offset = length_k - length_q
     positions = arange(length_q)
+    if _fit_int32(length_q, length_k, query_offset):
+        return positions + query_offset if query_offset else positions
     if not (hasattr(query_offset, "shape") or _checks.is_integer(query_offset)):
         return ops.cast(query_offset, "int32") + positions  # a symbolic length of JAX or PyTorch
     offset = as_positions(query_offset, "query_offset")
@@ -41,6 +42,11 @@ def key_positions(length_q, length_k, query_offset=None):
         offset = ops.expand_dims(offset, -1)
     # A sum that does not fit into int32 would be negative.
     return ops.minimum(offset, _checks.LARGEST_POSITION - positions) + positions
+
+
+def _fit_int32(*sizes):
+    """Returns whether sizes and offsets are ints whose sums and differences fit into int32."""
+    return all(type(size) is int and abs(size) <= _checks.LARGEST_POSITION // 4 for size in sizes)
 
 
 def as_positions(values, name):
@@ -102,9 +108,17 @@ def relative_ids(length_q, length_k, max_relative_position, query_offset=None):
     >>> ops.convert_to_numpy(relative_ids(3, 3, (2, 0))).tolist()
     [[2, 2, 2], [1, 2, 2], [0, 1, 2]]
     """
+    if query_offset is None:
+        query_offset = length_k - length_q
     queries = key_positions(length_q, length_k, query_offset)
     keys = arange(length_k)
-    return relative_ids_from_positions(queries, keys, max_relative_position)
+    distances = max_relative_position
+    if not isinstance(distances, Distances):
+        distances = Distances.of(_checks.max_relative_position(max_relative_position))
+    if _fit_int32(length_q, length_k, query_offset):
+        ids = keys + distances.left - ops.expand_dims(queries, -1)
+        return ops.clip(ids, 0, distances.left + distances.right)
+    return relative_ids_from_positions(queries, keys, distances)
 
 
 def relative_ids_from_positions(query_positions, key_positions, max_relative_position):

@@ -5,8 +5,6 @@ repeated for clipped distances. Rows are then reshaped to be one entry shorter. 
 starts one distance earlier than the previous row, as `j - i` requires.
 """
 
-from keras import ops
-
 from t2t_relpos.attention.band import DistanceCounts
 from t2t_relpos.attention.gather import (
     attend_with_terms,
@@ -20,6 +18,7 @@ from t2t_relpos.backend import (
     arange,
     can_slice,
     is_portable,
+    ops,
     start_indices,
     write_slice,
 )
@@ -136,25 +135,38 @@ def sum_by_id(weights, distances, query_offset, offset_range=None):
     counts = DistanceCounts.of(distances, length_q, length_k, query_offset, offset_range)
     left, first, last, right, start = counts
     width = length_q + length_k
-
-    def zeros(*shape):
-        return ops.zeros((batch, heads, *shape), dtype=weights.dtype)
-
-    padded = ops.concatenate([weights, zeros(length_q, length_q - 1)], axis=-1)
+    padded = _pad_columns(weights, 0, length_q - 1)
     flat = ops.reshape(padded, (batch, heads, length_q * (width - 1)))
-    flat = ops.concatenate([zeros(length_q - 1), flat, zeros(1)], axis=-1)
+    flat = _pad_columns(flat, length_q - 1, 1)
     by_distance = ops.reshape(flat, (batch, heads, length_q, width))
     end = left + last - first
     if start is not None:
-        row = zeros(length_q, end + right + 1)
+        row = ops.zeros((batch, heads, length_q, end + right + 1), dtype=weights.dtype)
         by_distance = write_slice(row, by_distance, start, axis=3)
+    if can_slice(left, first, last, right) and first == 0 and last == num_ids:
+        # Each tail with its own id in one sum.
+        tails = by_distance[..., : left + 1], by_distance[..., end - 1 : end + right]
+        left_tail, right_tail = (ops.sum(x, axis=-1, keepdims=True) for x in tails)
+        within = by_distance[..., left + 1 : end - 1]
+        return ops.concatenate([left_tail, within, right_tail], axis=-1)
     left_tail = _sum_columns(by_distance, 0, left)
     right_tail = _sum_columns(by_distance, end, end + right)
-    parts = [zeros(length_q, first), by_distance[..., left:end], zeros(length_q, num_ids - last)]
-    sums = ops.concatenate(parts, axis=-1)
+    sums = _pad_columns(by_distance[..., left:end], first, num_ids - last)
     return ops.concatenate(
         [sums[..., :1] + left_tail, sums[..., 1:-1], sums[..., -1:] + right_tail], axis=-1
     )
+
+
+def _pad_columns(x, before, after):
+    """Returns `[.., X]` with zeros before and after the entries of the last axis."""
+    if isinstance(before, int) and isinstance(after, int) and not is_portable():
+        if before == after == 0:
+            return x
+        return ops.pad(x, [*[(0, 0)] * (len(x.shape) - 1), (before, after)])
+    # Not every converter supports padding by sizes that are tensors.
+    lead = ops.shape(x)[:-1]
+    first, last = (ops.zeros((*lead, size), dtype=x.dtype) for size in (before, after))
+    return ops.concatenate([first, x, last], axis=-1)
 
 
 def _sum_columns(x, start, stop):

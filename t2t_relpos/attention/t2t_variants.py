@@ -1,11 +1,9 @@
 """tensor2tensor's other relative attentions: tables without clipping, two axes, and two blocks."""
 
-from keras import ops
-
 from t2t_relpos.attention.band import Distances
 from t2t_relpos.attention.masks import causal_mask, expand_to_batch, masked_softmax
 from t2t_relpos.attention.skew import relative_scores, relative_values
-from t2t_relpos.backend import arange, as_tensors, check_exported_lengths, matmul
+from t2t_relpos.backend import arange, as_tensors, check_exported_lengths, matmul, ops
 
 
 def two_sided_table(table):

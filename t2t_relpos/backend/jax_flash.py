@@ -12,10 +12,14 @@ import inspect
 import jax.numpy as jnp
 
 LARGEST_DEPTH, LARGEST_DEPTH_BEFORE_HOPPER = 256, 128
-BACKWARD_PARAMETERS = (
-    "scale seed dropout_rate variadic_args mask_type layout sliding_window_length is_training "
-    "return_residual res grad_output"
-).split()
+# Of the gradient in JAX 0.12, and before.
+BACKWARD_PARAMETERS = [
+    (
+        "scale seed dropout_rate variadic_args mask_type layout sliding_window_length "
+        f"{own} return_residual res grad_output"
+    ).split()
+    for own in ("score_mod cudnn_version", "is_training")
+]
 
 
 @functools.cache
@@ -29,7 +33,7 @@ def _cudnn():
         names = module.MaskType.CAUSAL.name, module.AttentionLayout.BNTH.name
     except (AttributeError, ImportError):
         return None
-    matches = list(parameters) == BACKWARD_PARAMETERS and "return_residual" in options
+    matches = list(parameters) in BACKWARD_PARAMETERS and "return_residual" in options
     return module if matches and names == ("CAUSAL", "BNTH") else None
 
 
@@ -80,6 +84,11 @@ def backward(query, key, value, key_mask, results, d_outputs):
     query, key, value, outputs, d_outputs, log_sums = tensors
     # A bias, two arrays of lengths, two of offsets, two page tables.
     unused = 7 * [jnp.zeros(0, query.dtype)]
+    rule = module._dot_product_attention_bwd_rule
+    of_version = {"is_training": True}
+    if "score_mod" in inspect.signature(rule).parameters:
+        of_version = {"score_mod": None, "cudnn_version": module.check_cudnn_version()}
+        unused.append(())  # arguments of `score_mod`
     options = {
         "scale": 1.0,
         "seed": 0,
@@ -88,12 +97,11 @@ def backward(query, key, value, key_mask, results, d_outputs):
         "mask_type": module.MaskType.CAUSAL,
         "layout": module.AttentionLayout.BNTH.value,
         "sliding_window_length": None,
-        "is_training": True,
         "return_residual": False,
         "res": (query, key, value, *unused, log_sums, outputs),
         "grad_output": d_outputs,
     }
-    gradients = module._dot_product_attention_bwd_rule(**options)[:3]
+    gradients = rule(**options, **of_version)[:3]
     return [x[:, :, :length] for x in gradients]
 
 

@@ -446,6 +446,29 @@ def matmul_matrix(x, matrix):
     return ops.matmul(x, matrix)
 
 
+def fill_masked(x, mask, number):
+    """Returns `x` where a mask is True, and elsewhere a number, in the dtype of `x`."""
+    return ops.where(mask, x, ops.cast(number, x.dtype))
+
+
+def weights_and_log_sums(scores):
+    """Returns (softmax of scores, log-sum-exp of the scores, sum of the weights).
+
+    The sum is 1, or 0 for fully masked queries, whose weights are 0.
+
+    Args:
+        scores: `[.., S]` in an accumulation dtype, `MASKED_SCORE` for masked entries.
+    """
+    maximum = largest(scores, MASKED_SCORE, keepdims=True)
+    exponentials = ops.exp(scores - maximum)
+    total = ops.sum(exponentials, axis=-1, keepdims=True)
+    has_valid_key = maximum > MASKED_SCORE / 10
+    # +2**100, so that rematerialized weights exp(score - log_sum) are 0.
+    log_sums = fill_masked(maximum + ops.log(total), has_valid_key, -MASKED_SCORE)
+    has_valid_key = ops.cast(has_valid_key, scores.dtype)
+    return exponentials * (has_valid_key / total), log_sums, has_valid_key
+
+
 def softmax(scores, mask):
     """Returns the softmax over the unmasked entries of the last axis, zero elsewhere.
 
@@ -454,7 +477,7 @@ def softmax(scores, mask):
         mask: bool, broadcasts to `scores`, True = attend, or None.
     """
     if mask is not None:
-        scores = ops.where(mask, scores, ops.cast(MASKED_SCORE, scores.dtype))
+        scores = fill_masked(scores, mask, MASKED_SCORE)
     # A length that PyTorch traces is a tensor: the branch would hold for the traced length only.
     if isinstance(scores.shape[-1], int) and scores.shape[-1] == 1:
         # Keras warns about a softmax over a single entry, which is intended here.

@@ -8,28 +8,29 @@ import os
 
 import keras
 import torch
-from keras import ops
 
 from t2t_relpos.backend import keras_ops
 from t2t_relpos.backend import torch_flash as flash_kernel
+from t2t_relpos.backend import torch_ops as ops
+from t2t_relpos.backend.keras_ops import MASKED_SCORE
 from t2t_relpos.backend.keras_private import changed, sublayers
+from t2t_relpos.backend.torch_ops import get_device, is_default
 
-try:
-    from keras.src.backend.torch.core import get_device
-except ImportError as error:
-    raise changed("keras.src.backend.torch.core.get_device") from error
 if not hasattr(keras.layers.Layer, "_track_variables"):
     raise changed("_track_variables of keras.layers.Layer")
 
 __all__ = [
     "HAS_XLA",
     "add_at",
+    "as_tensor",
+    "as_tensors",
     "can_be_read",
     "compile_function",
     "custom_gradient",
     "device",
     "draw_seed",
     "dropout_factors",
+    "fill_masked",
     "flash_kernel",
     "fused_kernel",
     "has_fused_kernel",
@@ -40,13 +41,17 @@ __all__ = [
     "matmul",
     "matmul_matrix",
     "on_device_of_query",
+    "ops",
     "project",
     "scaled_dot_product_attention",
     "segment_sum",
+    "softmax",
+    "take_table_rows",
     "top_k",
     "traced_seeds",
     "track_variables",
     "untraced",
+    "weights_and_log_sums",
     "write_slice",
 ]
 
@@ -96,17 +101,9 @@ def on_device_of_query(function):
 
 def _device_scope(x):
     """Returns a context in which Keras puts new tensors on the device of `x`."""
-    if not isinstance(x, torch.Tensor) or _is_default(x.device):
+    if not isinstance(x, torch.Tensor) or is_default(x.device):
         return contextlib.nullcontext()
     return keras.device(str(x.device))
-
-
-def _is_default(device):
-    """Returns whether Keras puts new tensors on a device."""
-    default = torch.device(get_device())
-    if default.type == "cuda" and default.index is None:
-        default = torch.device("cuda", torch.cuda.current_device())
-    return device == default
 
 
 def untraced(function):
@@ -264,6 +261,49 @@ def track_variables(layer):
         each._track_variables()
 
 
+def fill_masked(x, mask, number):
+    # `ops.where` would copy the number to the GPU.
+    return torch.where(mask, x, number)
+
+
+def weights_and_log_sums(scores):
+    if 0 in scores.shape:
+        return keras_ops.weights_and_log_sums(scores)
+    maximum = largest(scores, MASKED_SCORE, keepdims=True)
+    weights = scores.softmax(-1)
+    has_valid_key = maximum > MASKED_SCORE / 10
+    # The largest weight is exp(0) / total.
+    log_sums = maximum - weights.amax(-1, keepdim=True).log()
+    log_sums = fill_masked(log_sums, has_valid_key, -MASKED_SCORE)
+    return weights * has_valid_key, log_sums, has_valid_key.to(scores.dtype)
+
+
+def softmax(scores, mask):
+    if 0 in scores.shape or is_portable() or not isinstance(scores, torch.Tensor):
+        return keras_ops.softmax(scores, mask)
+    if mask is None:
+        return scores.softmax(-1)
+    return fill_masked(scores, mask, MASKED_SCORE).softmax(-1) * mask
+
+
+def as_tensor(x):
+    return None if x is None else ops.convert_to_tensor(x)
+
+
+def as_tensors(x, *others):
+    x = as_tensor(x)
+    return [x, *(None if y is None else ops.cast(as_tensor(y), x.dtype) for y in others)]
+
+
+def take_table_rows(table, ids):
+    if is_portable() or not isinstance(ids, torch.Tensor):
+        return keras_ops.take_table_rows(table, ids)
+    # The gradient sums over all pairs with the same id.
+    wide = ops.cast(table, keras_ops.accumulation_dtype(table.dtype))
+    rows = wide.index_select(-2, ids.reshape(-1)).unflatten(-2, ids.shape)
+    return ops.cast(rows, table.dtype)
+
+
 def write_slice(x, update, start, axis):
     if isinstance(start, int):
         # The assignment of `ops.slice_update` fails if `torch.func.vmap` has a batch of updates.
@@ -282,11 +322,11 @@ def largest(x, initial, *, keepdims=False):
     # With `initial`, Keras 3.15 mixes tensors of the GPU and of the CPU.
     if 0 in x.shape:
         return ops.full((*x.shape[:-1], 1) if keepdims else (), initial, x.dtype)
-    return ops.maximum(ops.max(x, axis=-1 if keepdims else None, keepdims=keepdims), initial)
+    return (x.amax(-1, keepdim=True) if keepdims else x.max()).clamp(min=initial)
 
 
 def add_at(total, terms, start):
-    total[:, :, start : start + terms.shape[2]] += terms
+    total.narrow(2, start, terms.shape[2]).add_(terms)
     return total
 
 

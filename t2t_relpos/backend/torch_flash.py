@@ -147,8 +147,7 @@ def _bias(key_mask, query):
     """Returns a mask as a term of the scores in the dtype of the queries, `[B, 1, 1, T]`."""
     if key_mask is None:
         return None
-    bias = query.new_zeros((key_mask.shape[0], 1, 1, key_mask.shape[1]))
-    return bias.masked_fill(~key_mask[:, None, None], -math.inf)
+    return torch.where(key_mask[:, None, None], 0.0, -math.inf).to(query.dtype)
 
 
 def _aligned_bias(key_mask, query):

@@ -4,10 +4,9 @@ import math
 
 import keras
 import numpy as np
-from keras import ops
 
 from t2t_relpos import _checks, backend
-from t2t_relpos.backend import track_variables
+from t2t_relpos.backend import ops, track_variables
 from t2t_relpos.backend.keras_private import kernel_variable
 from t2t_relpos.layers.layer_mixin import (
     LayerMixin,

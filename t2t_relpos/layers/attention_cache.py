@@ -4,11 +4,9 @@ A cache is one array `[B, 2, S, N, H]`, or a pair `[B, S, N, H]` and `[B, S, N, 
 of the layer, a `RelativeMultiHeadAttention`, differs from `key_dim`.
 """
 
-from keras import ops
-
 from t2t_relpos import _checks, backend
 from t2t_relpos.attention.relative_ids import as_positions
-from t2t_relpos.backend import one_or_nan, write_slice
+from t2t_relpos.backend import one_or_nan, ops, write_slice
 
 # Options of `attend` for one query, whose attention takes memory linear in length anyway.
 _ONE_QUERY = {"return_weights": True, "rematerialize": None}

@@ -4,7 +4,6 @@ import dataclasses
 from typing import Any
 
 import keras
-from keras import ops
 
 from t2t_relpos import _checks, backend
 from t2t_relpos.attention.attend import attend
@@ -19,6 +18,7 @@ from t2t_relpos.attention.relative_ids import (
     key_positions,
     relative_ids_from_positions,
 )
+from t2t_relpos.backend import ops
 from t2t_relpos.backend.keras_private import attention_projections
 from t2t_relpos.layers import attention_cache
 from t2t_relpos.layers.attention_base import AttentionBase, swap_heads

@@ -1,7 +1,6 @@
 """tensor2tensor's other relative attentions: limited distances, two axes, and two blocks."""
 
 import keras
-from keras import ops
 
 from t2t_relpos import _checks
 from t2t_relpos.attention.masks import combine_masks, expand_to_batch, key_padding_mask
@@ -11,6 +10,7 @@ from t2t_relpos.attention.t2t_variants import (
     left_sided_table,
     two_sided_table,
 )
+from t2t_relpos.backend import ops
 from t2t_relpos.layers.attention_base import AttentionBase, add_table
 from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
 

@@ -1,4 +1,4 @@
-"""Tests of dropout with PyTorch's own random number generator."""
+"""Tests of PyTorch's dropout, of attention without tables, and of numbers of operations."""
 
 import keras
 import pytest
@@ -9,10 +9,12 @@ if keras.backend.backend() != "torch":
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from benchmarks.attention import operations
 from t2t_relpos import backend
-from t2t_relpos.attention import attend, dispatch
+from t2t_relpos.attention import attend, causal_mask, dispatch, key_positions, window_mask
 from t2t_relpos.attention.attend import AttentionCall
 from t2t_relpos.attention.dropout import AttentionDropout
+from t2t_relpos.attention.relative_ids import relative_ids
 
 RATE = 0.3
 IMPLEMENTATIONS = [
@@ -152,3 +154,44 @@ def test_attention_without_tables_equals_the_full_matrix(options, tensors):
     for found, expected in pairs:
         atol = 1e-4 * max(1.0, expected.detach().abs().max().item())
         torch.testing.assert_close(found, expected, rtol=0, atol=atol)
+
+
+# Largest numbers of operations, and of those that compute, as docs/performance_gpu.md reports them.
+LARGEST_COUNTS = {
+    ("cpu", 64): ((145, 78), (182, 88)),
+    ("gpu", 64): ((138, 69), (175, 79)),
+    ("gpu", 512): ((187, 104), (224, 114)),
+    ("gpu", 2048): ((252, 128), (289, 138)),
+}
+
+
+@pytest.mark.parametrize(("device", "length"), LARGEST_COUNTS)
+def test_a_training_step_has_few_operations(device, length, monkeypatch):
+    monkeypatch.setattr(backend, "device", lambda: device)
+    steps = operations.training_steps(length)
+    names = "RelativeMultiheadAttention", "RelativeMultiHeadAttention"
+    for name, largest in zip(names, LARGEST_COUNTS[device, length], strict=True):
+        found = operations.count(steps[name])
+        assert all(one <= limit for one, limit in zip(found, largest, strict=True)), (name, found)
+
+
+def test_a_decoder_step_has_few_operations():
+    operations_of_step, computing = operations.count(operations.decoder_step())
+    assert operations_of_step <= 140 and computing <= 55
+
+
+def test_ids_and_masks_compile_as_one_graph():
+    def function(x):
+        length = x.shape[0]
+        return (
+            x + key_positions(length, 9),
+            x + key_positions(length, 9, 4),
+            relative_ids(length, 9, (3, 1), 4),
+            causal_mask(length, 9),
+            window_mask(length, 9, 2, query_offset=1),
+        )
+
+    x = torch.ones(7)
+    compiled = torch.compile(function, fullgraph=True, backend="eager")
+    for found, expected in zip(compiled(x), function(x), strict=True):
+        assert torch.equal(found, expected)

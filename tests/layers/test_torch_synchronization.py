@@ -15,8 +15,11 @@ from torch.utils._device import _device_constructors
 from t2t_relpos import CausalLM, Transformer, backend
 from t2t_relpos.attention import attend, dispatch
 from t2t_relpos.layers import (
+    LocalRelativeMultiHeadAttention,
     RelationMultiHeadAttention,
     RelativeMultiHeadAttention,
+    RelativeMultiHeadAttention2D,
+    RelativeMultiHeadAttentionV2,
     SinusoidalPositionEncoding,
     TransformerDecoder,
 )
@@ -164,7 +167,23 @@ def positions(rng):
     return SinusoidalPositionEncoding(), [x], {"start": 4}
 
 
-LAYERS = [masked_attention, dropped_attention, decoder, relations, positions]
+def variant_v2(rng):
+    _, inputs, options = attention(rng)
+    return RelativeMultiHeadAttentionV2(2, 4, max_relative_position=3, dropout=0.3), inputs, options
+
+
+def variant_2d(rng):
+    x = ops.convert_to_tensor(rng.normal(size=(3, 3, 5, 6)).astype("float32"))
+    return RelativeMultiHeadAttention2D(2, 4, max_relative_position=3), [x, x], {}
+
+
+def local_variant(rng):
+    x = ops.convert_to_tensor(rng.normal(size=(3, 11, 6)).astype("float32"))
+    return LocalRelativeMultiHeadAttention(2, 4, block_length=4), [x, x], {}
+
+
+VARIANTS = [variant_v2, variant_2d, local_variant]
+LAYERS = [masked_attention, dropped_attention, decoder, relations, positions, *VARIANTS]
 
 
 @pytest.mark.parametrize("make", LAYERS)
