@@ -7,7 +7,7 @@ EXTRAS := docs,lint,music,test
 RUN := $(VENV)/bin/python
 # The environment of test-backends: JAX, PyTorch and transformers in addition to TensorFlow.
 BACKENDS_VENV := .venv-backends
-IN_BACKENDS_VENV := VENV=$(BACKENDS_VENV) EXTRAS=jax,jax-onnx,speech,test,torch
+IN_BACKENDS_VENV := VENV=$(BACKENDS_VENV) EXTRAS=jax,jax-onnx,test,torch,transformers
 # The environment of test-oldest: the lower bounds of setup.cfg.
 OLDEST_VENV := .venv-oldest
 RUN_OLDEST := $(OLDEST_VENV)/bin/python
@@ -95,7 +95,7 @@ test-long: $(VENV)/installed
 test-guides: $(VENV)/installed
 	$(RUN) -m pytest -n $(WORKERS) -m guide tests/test_guides.py
 
-# The lower bounds of install_requires and of the extra `test`, as pip constraints.
+# The lower bounds of setup.cfg, as pip constraints.
 $(OLDEST_VENV)/installed: setup.cfg pyproject.toml .ci/oldest_constraints.py
 	$(PYTHON) -m venv $(OLDEST_VENV)
 	$(RUN_OLDEST) -m pip install --quiet --upgrade pip
