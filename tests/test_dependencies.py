@@ -120,6 +120,15 @@ def test_trainer_modules_import_no_entry_point():
     assert violations("trainer", lambda path: imports(path) & programs) == {}
 
 
+def test_trainer_registers_no_class():
+    # Its modules have two names, `trainer` in a checkout and `t2t_relpos.trainer`, so that a saved
+    # file can't name a class of theirs.
+    def find(path):
+        return "register_keras_serializable" in path.read_text()
+
+    assert violations("trainer", find) == {}
+
+
 def test_translate_does_not_import_keras_or_the_library():
     seen, waiting = set(), [ROOT / "trainer/__init__.py", ROOT / "trainer/translate.py"]
     while waiting:
@@ -192,8 +201,8 @@ def test_setup_requires_all_packages_that_tests_import():
     packages |= {"absl", "google"}
     local = {path.stem for path in (ROOT / "tests").rglob("*")}
     local |= {"t2t_relpos", "trainer", "benchmarks", "examples", "tests"}
-    # `make test-backends` and `make test-fused` install these, and not the extra `test`.
-    local |= {"jax", "torch", "triton", "transformers", "peft", "accelerate"}
+    # `make test-backends`, `test-fused` and `test-serving` install these, and not the extra `test`.
+    local |= {"jax", "torch", "triton", "transformers", "peft", "accelerate", "tensorflow_serving"}
 
     def find(path):
         return imported_packages(path) - sys.stdlib_module_names - local - packages
