@@ -7,7 +7,7 @@ EXTRAS := docs,lint,music,test
 RUN := $(VENV)/bin/python
 # The environment of test-backends: JAX, PyTorch and transformers in addition to TensorFlow.
 BACKENDS_VENV := .venv-backends
-IN_BACKENDS_VENV := VENV=$(BACKENDS_VENV) EXTRAS=jax,jax-onnx,test,torch,transformers
+IN_BACKENDS_VENV := VENV=$(BACKENDS_VENV) EXTRAS=all-backends,test
 BACKENDS := jax torch
 # The environments of test-newest-%: one backend without the others, and packages to upgrade, also
 # above the upper bounds of setup.cfg.

@@ -1,4 +1,4 @@
-"""Exports a trained model as a SavedModel that translates strings.
+r"""Exports a trained model as a SavedModel that translates strings.
 
     python -m trainer.export --model_dir=runs/NAME
 
