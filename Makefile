@@ -1,5 +1,5 @@
-# Each target but gpu-check creates the virtual environment that it needs. Requires Python 3.11 and
-# make.
+# Each target but gpu-check creates the virtual environment that it needs. Requires make and Python
+# 3.11 to 3.13; test-oldest and test-serving require 3.11.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # The environment and its extras. CI tests everything in one: `.ci/run` passes both variables.
 VENV := .venv
@@ -7,7 +7,18 @@ EXTRAS := docs,lint,music,test
 RUN := $(VENV)/bin/python
 # The environment of test-backends: JAX, PyTorch and transformers in addition to TensorFlow.
 BACKENDS_VENV := .venv-backends
-IN_BACKENDS_VENV := VENV=$(BACKENDS_VENV) EXTRAS=jax,jax-onnx,speech,test,torch
+IN_BACKENDS_VENV := VENV=$(BACKENDS_VENV) EXTRAS=all-backends,test
+BACKENDS := jax torch
+# The environments of test-newest-%: one backend without the others, and packages to upgrade, also
+# above the upper bounds of setup.cfg.
+NEWEST_EXTRAS_jax := jax,test-library
+NEWEST_EXTRAS_torch := test-library,transformers
+NEWEST_EXTRAS_tensorflow := test
+NEWEST_jax := keras numpy jax
+NEWEST_torch := keras numpy torch transformers peft
+NEWEST_tensorflow := keras numpy tensorflow tensorflow-text
+# The environments of test-serving: versions of TensorFlow that run exports.
+SERVING_VERSIONS := 2.12 2.20 newest
 # The environment of test-oldest: the lower bounds of setup.cfg.
 OLDEST_VENV := .venv-oldest
 RUN_OLDEST := $(OLDEST_VENV)/bin/python
@@ -38,7 +49,8 @@ FAST := $(PARALLEL) -m 'not slow and not guide and not long' --durations=20
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .PHONY: quickstart docs notebooks lint format test test-matrix test-peers test-slow test-guides test-long \
-  test-oldest test-backends test-backends-core test-fused test-interpreted test-jax test-torch gpu-check package clean
+  test-oldest test-backends test-backends-core test-fused test-interpreted test-jax test-torch \
+  test-tensorflow test-serving gpu-check package clean
 
 $(VENV)/installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -95,7 +107,7 @@ test-long: $(VENV)/installed
 test-guides: $(VENV)/installed
 	$(RUN) -m pytest -n $(WORKERS) -m guide tests/test_guides.py
 
-# The lower bounds of install_requires and of the extra `test`, as pip constraints.
+# The lower bounds of setup.cfg, as pip constraints.
 $(OLDEST_VENV)/installed: setup.cfg pyproject.toml .ci/oldest_constraints.py
 	$(PYTHON) -m venv $(OLDEST_VENV)
 	$(RUN_OLDEST) -m pip install --quiet --upgrade pip
@@ -110,11 +122,12 @@ test-oldest: $(OLDEST_VENV)/installed
 
 # Runs all fast tests of the library on JAX and PyTorch.
 test-backends:
-	$(MAKE) --no-print-directory test-jax test-torch $(IN_BACKENDS_VENV) TESTS='$(LIBRARY_TESTS)'
+	$(MAKE) --no-print-directory $(BACKENDS:%=test-%) $(IN_BACKENDS_VENV) TESTS='$(LIBRARY_TESTS)'
 
 # Runs the tests that compare backends on JAX and PyTorch. Fails if either can't be installed.
-test-backends-core: test-fused
-	$(MAKE) --no-print-directory test-jax test-torch $(IN_BACKENDS_VENV) TESTS='$(CORE_TESTS)'
+# BACKENDS=jax selects one of them.
+test-backends-core: $(if $(filter torch,$(BACKENDS)),test-fused)
+	$(MAKE) --no-print-directory $(BACKENDS:%=test-%) $(IN_BACKENDS_VENV) TESTS='$(CORE_TESTS)'
 
 # Tests the fused kernel of PyTorch in Triton's interpreter, without a GPU. In the environments,
 # Triton could be loaded after TensorFlow, which aborts the process.
@@ -130,8 +143,29 @@ $(TRITON)/installed: Makefile
 	touch $@
 
 # Run tests on one backend, in an environment that has it.
-test-jax test-torch: test-%: $(VENV)/installed
+test-jax test-torch test-tensorflow: test-%: $(VENV)/installed
 	KERAS_BACKEND=$* $(RUN) -m pytest $(FAST) $(TESTS)
+
+# Run the core tests on the newest versions of a backend. `docs/get_started.md` has the results.
+test-newest-%: NEWEST_VENV = .venv-newest-$*
+test-newest-%:
+	$(MAKE) --no-print-directory $(NEWEST_VENV)/installed VENV=$(NEWEST_VENV) EXTRAS=$(NEWEST_EXTRAS_$*)
+	$(NEWEST_VENV)/bin/python -m pip install --quiet --upgrade $(NEWEST_$*)
+	$(NEWEST_VENV)/bin/python -m pip list
+	KERAS_BACKEND=$* $(NEWEST_VENV)/bin/python -m pytest $(FAST) $(CORE_TESTS)
+
+.venv-serving-%/installed: Makefile
+	$(PYTHON) -m venv .venv-serving-$*
+	.venv-serving-$*/bin/python -m pip install --quiet --upgrade pip
+	.venv-serving-$*/bin/python -m pip install --quiet $(if $(filter newest,$*), \
+	  tensorflow tensorflow-text tensorflow-serving-api, \
+	  'tensorflow==$*.*' 'tensorflow-text==$*.*')
+	touch $@
+
+# Runs an export in other versions of TensorFlow, and with messages of TensorFlow Serving.
+test-serving: $(VENV)/installed $(SERVING_VERSIONS:%=.venv-serving-%/installed)
+	SERVING_PYTHONS='$(SERVING_VERSIONS:%=.venv-serving-%/bin/python)' $(RUN) -m pytest -rP -m long \
+	  tests/trainer/serving/test_versions_of_tensorflow.py
 
 # Tests and measures attention on the GPU of the Keras backend, in 3 minutes. Creates no environment:
 # PYTHON needs the backend, Keras, pytest, hypothesis and absl-py.
@@ -139,13 +173,16 @@ gpu-check: PYTHON := python3
 gpu-check:
 	$(PYTHON) -m benchmarks.accelerator.check
 
-# Builds the wheel and the sdist. Tests each in an environment without the other.
+# Builds the wheel and the sdist. Tests each in an environment without the other. Without the extra
+# `trainer`, programs print the command that installs it.
 package:
 	rm -rf dist $(PACKAGE_VENV)
 	$(PYTHON) -m venv $(PACKAGE_VENV)
 	$(RUN_PACKAGE) -m pip install --quiet --upgrade pip build
 	$(RUN_PACKAGE) -m build --outdir dist .
 	$(RUN_PACKAGE) -m pip install --quiet dist/*.whl
+	$(PACKAGE_VENV)/bin/relpos-train --help; test $$? = 2
+	$(RUN_PACKAGE) -m pip install --quiet "$$(ls $(CURDIR)/dist/*.whl)[trainer]"
 	$(RUN_PACKAGE) -m pip check
 	cd dist && ../.ci/smoke_test.sh ../$(PACKAGE_VENV)/bin
 	$(RUN_PACKAGE) -m pip uninstall --quiet --yes t2t_relpos
@@ -153,4 +190,4 @@ package:
 	cd dist && ../.ci/smoke_test.sh ../$(PACKAGE_VENV)/bin
 
 clean:
-	rm -rf $(VENV) $(BACKENDS_VENV) $(OLDEST_VENV) $(PACKAGE_VENV) runs build dist *.egg-info
+	rm -rf .venv .venv-* runs build dist *.egg-info

@@ -6,6 +6,7 @@ from pathlib import Path
 
 config = configparser.ConfigParser()
 config.read(Path(__file__).parents[1] / "setup.cfg")
-requirements = config["options"]["install_requires"] + config["options.extras_require"]["test"]
+requirements = config["options"]["install_requires"]
+requirements += "".join(config["options.extras_require"].values())
 for name, version in sorted(set(re.findall(r"^([\w-]+)>=([\d.]+)", requirements, re.MULTILINE))):
     print(f"{name}=={version}")

@@ -7,6 +7,8 @@ import re
 import sys
 from pathlib import Path
 
+from trainer import errors
+
 ROOT = Path(__file__).parent.parent
 FRAMEWORKS = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "jax", "torch", "triton"}
 STANDARD_LIBRARY = {
@@ -118,6 +120,15 @@ def test_trainer_modules_import_no_entry_point():
     assert violations("trainer", lambda path: imports(path) & programs) == {}
 
 
+def test_trainer_registers_no_class():
+    # Its modules have two names, `trainer` in a checkout and `t2t_relpos.trainer`, so that a saved
+    # file can't name a class of theirs.
+    def find(path):
+        return "register_keras_serializable" in path.read_text()
+
+    assert violations("trainer", find) == {}
+
+
 def test_translate_does_not_import_keras_or_the_library():
     seen, waiting = set(), [ROOT / "trainer/__init__.py", ROOT / "trainer/translate.py"]
     while waiting:
@@ -133,20 +144,65 @@ def test_translate_does_not_import_keras_or_the_library():
                 waiting.append(ROOT / name.replace(".", "/") / "__init__.py")
 
 
-def test_setup_requires_all_packages_that_tests_import():
+@functools.cache
+def setup():
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
-    text = config["options"]["install_requires"] + config["options.extras_require"]["test"]
+    return config
+
+
+def requirements(text):
+    """Returns the packages of a list of requirements, and of the extras that it names."""
     packages = {
         name.replace("-", "_") for name in re.findall(r"^([\w.-]+)[><=]", text, re.MULTILINE)
     }
+    for extras in re.findall(r"^t2t_relpos\[(.*)\]$", text, re.MULTILINE):
+        for extra in extras.split(","):
+            packages |= requirements(setup()["options.extras_require"][extra])
+    return packages
+
+
+def test_setup_lists_all_packages():
+    folders = {file.parent.relative_to(ROOT) for file in modules("t2t_relpos")}
+    folders |= {"t2t_relpos" / file.parent.relative_to(ROOT) for file in modules("trainer")}
+    listed = setup()["options"]["packages"].split()
+    assert listed == sorted(".".join(folder.parts) for folder in folders)
+    assert all((file.parent / "__init__.py").exists() for file in modules("t2t_relpos"))
+    assert all((file.parent / "__init__.py").exists() for file in modules("trainer"))
+
+
+def test_library_requires_keras_and_numpy_only():
+    assert requirements(setup()["options"]["install_requires"]) == {"keras", "numpy"}
+
+
+def test_errors_name_the_extra_of_each_package():
+    of_extra = setup()["options.extras_require"]
+    expected = {
+        name.removesuffix("_py"): extra
+        for extra in ("trainer", "ctranslate2", "visualize")
+        for name in requirements(of_extra[extra])
+    }
+    assert errors.EXTRAS == expected
+
+
+def test_trainer_imports_packages_of_its_extras_only():
+    def find(path):
+        allowed = {*errors.EXTRAS, "keras", "numpy", "t2t_relpos", "trainer", "google"}
+        return imported_packages(path) - sys.stdlib_module_names - allowed
+
+    assert violations("trainer", find) == {}
+
+
+def test_setup_requires_all_packages_that_tests_import():
+    packages = requirements(setup()["options"]["install_requires"])
+    packages |= requirements(setup()["options.extras_require"]["test"])
     # Packages with other names than their modules. TensorFlow chooses the version of protobuf: its
     # generated code works with few of them.
     packages |= {"absl", "google"}
     local = {path.stem for path in (ROOT / "tests").rglob("*")}
     local |= {"t2t_relpos", "trainer", "benchmarks", "examples", "tests"}
-    # `make test-backends` and `make test-fused` install these, and not the extra `test`.
-    local |= {"jax", "torch", "triton", "transformers", "peft", "accelerate"}
+    # `make test-backends`, `test-fused` and `test-serving` install these, and not the extra `test`.
+    local |= {"jax", "torch", "triton", "transformers", "peft", "accelerate", "tensorflow_serving"}
 
     def find(path):
         return imported_packages(path) - sys.stdlib_module_names - local - packages

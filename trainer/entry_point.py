@@ -19,16 +19,11 @@ from pathlib import Path
 from absl import app, flags
 from absl import logging as absl_logging
 
-from . import streams
-from .errors import errors_as_exit_codes, printing_results
+from . import errors, streams
+from .errors import PROGRAMS, as_started, errors_as_exit_codes, printing_results
 
 # The flags belong to the program that defines them, so that its --help lists them.
 flags.disclaim_key_flags()
-# The programs `python -m trainer.NAME`.
-PROGRAMS = (
-    *("train", "evaluate", "export", "translate", "visualize"),
-    *("average", "export_ctranslate2", "import_t2t"),
-)
 _MAKE_EXPORT = (
     "The program reads an exported model: run `python -m trainer.export --model_dir=...`, then "
     "give --saved_model=saved_models/NAME."
@@ -102,6 +97,7 @@ def define_flag(
 
     `options` are `choices`, the allowed values, and further arguments of absl's `DEFINE_*`.
     """
+    help = as_started(help)
     choices = options.pop("choices", None)
     if choices:
         flags.DEFINE_enum(name, default, choices, help, flag_values=values, **options)
@@ -119,6 +115,9 @@ def parse_flags(argv: list[str]) -> list[str]:
         SystemExit: with a message, if a flag is unknown or invalid.
     """
     streams.prepare()
+    # absl prints this text for --help.
+    program = sys.modules["__main__"]
+    program.__doc__ = as_started(program.__doc__ or "")
     # The reader of `--help` may exit early.
     with streams.as_results():
         try:
@@ -139,14 +138,15 @@ def _describe_unknown(flag, argv):
     if remedy is None:
         remedy = f"It is a flag of {', '.join(others)}. " if others else ""
         remedy += f"Did you mean --{similar[0]}?" if similar else "Flags are listed by --help."
-    return f"trainer.{program}: Expected flags of trainer.{program}. Received: --{flag}. {remedy}"
+    name = f"trainer.{program}"
+    return as_started(f"{name}: Expected flags of {name}. Received: --{flag}. {remedy}")
 
 
 def _flags_of(program):
     """Returns the names of a program's flags, or none if its requirements are not installed."""
     values = flags.FlagValues()
     with contextlib.suppress(ImportError):
-        importlib.import_module(f"trainer.{program}").define_flags(values)
+        importlib.import_module(f"{__package__}.{program}").define_flags(values)
     return {*values}
 
 
@@ -179,8 +179,9 @@ def run(
 def run_console_script():
     """Runs the program of the console script relpos-NAME, as `python -m trainer.NAME` does."""
     name = Path(sys.argv[0]).stem.removeprefix("relpos-").replace("-", "_")
+    errors.set_console_script()
     # With --help, absl lists the flags of the module __main__.
-    runpy.run_module(f"trainer.{name}", run_name="__main__", alter_sys=True)
+    runpy.run_module(f"{__package__}.{name}", run_name="__main__", alter_sys=True)
 
 
 def reject_arguments(argv: list[str]):

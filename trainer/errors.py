@@ -1,7 +1,8 @@
 """The ends of all programs: exit codes, and errors as one line on the standard error.
 
 0          the program has completed
-1          an error: of the command line, of settings and data, or of a file; a missing requirement
+1          an error: of the command line, of settings and data, or of a file
+2          a package is not installed
 128 + N    signal N, such as 130 after Ctrl-C
 """
 
@@ -18,6 +19,45 @@ from . import streams
 _LOCATIONS = ("Graph execution error", "Detected at", "File ", "[[", "Additional GRPC", ":UNKNOWN")
 _LOCATIONS += ("<stack traces", "Original stack trace")
 _LONGEST_MESSAGE = 300
+# The programs `python -m trainer.NAME`.
+PROGRAMS = (
+    *("train", "evaluate", "export", "translate", "visualize"),
+    *("average", "export_ctranslate2", "import_t2t"),
+)
+_PROGRAM_NAME = re.compile(
+    rf"(?<![\w./])(python -m )?trainer\.(NAME|{'|'.join(PROGRAMS)})\b(?!\.\w)"
+)
+# The extra of setup.cfg that installs a package.
+EXTRAS = {"ctranslate2": "ctranslate2", "plotly": "visualize"} | dict.fromkeys(
+    (
+        *("absl", "filelock", "importlib_resources", "sacrebleu", "sacremoses", "sentencepiece"),
+        *("tensorboard", "tensorflow", "tensorflow_datasets", "tensorflow_text", "tqdm"),
+    ),
+    "trainer",
+)
+_is_console_script = False
+
+
+def set_console_script():
+    """Makes `as_started` write the names of console scripts."""
+    global _is_console_script
+    _is_console_script = True
+
+
+def as_started(text: str) -> str:
+    """Returns a text in which programs have the names by which the user starts them.
+
+    Texts are written with `python -m trainer.NAME` and `trainer.NAME`. An installed package is
+    `t2t_relpos.trainer`, and its console scripts are `relpos-NAME`.
+    """
+
+    def rename(match):
+        python, program = match.groups(default="")
+        if _is_console_script:
+            return f"relpos-{program.replace('_', '-')}"
+        return f"{python}{__package__}.{program}"
+
+    return _PROGRAM_NAME.sub(rename, text)
 
 
 @contextlib.contextmanager
@@ -35,8 +75,8 @@ def printing_results(name: str) -> Iterator[None]:
     if results.has_failed:
         reason = getattr(results.error, "strerror", None) or results.error
         sys.exit(
-            f"{name}: Expected the standard output to be writable. Received: {reason}. The program "
-            "has completed, and its output is above, on the standard error."
+            f"{as_started(name)}: Expected the standard output to be writable. Received: {reason}. "
+            "The program has completed, and its output is above, on the standard error."
         )
 
 
@@ -46,7 +86,8 @@ def errors_as_exit_codes(
 ) -> Iterator[None]:
     """Ends the program with one line on stderr, without a traceback, if the block raises an error.
 
-    The exit code is 1 for errors, and that of `exit_interrupted` after Ctrl-C.
+    The exit code is 1 for errors, 2 if a package of `EXTRAS` is not installed, and that of
+    `exit_interrupted` after Ctrl-C.
 
     Args:
         name: name of the program, such as `trainer.export`.
@@ -56,17 +97,32 @@ def errors_as_exit_codes(
     try:
         yield
     except errors as error:
-        sys.exit(f"{name}: {error}")
+        sys.exit(as_started(f"{name}: {error}"))
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        exit_incomplete(name, package)
     except OSError as error:
-        sys.exit(f"{name}: {_describe(error, remedy())}")
+        sys.exit(as_started(f"{name}: {_describe(error, remedy())}"))
     except KeyboardInterrupt:
         exit_interrupted(name, signal.SIGINT, remedy())
 
 
 def exit_interrupted(name: str, received: signal.Signals, remedy: str):
     """Ends the program with the exit code by which shells report a signal."""
-    print(f"\n{name}: interrupted. {remedy}".rstrip(), file=sys.stderr)
+    print(as_started(f"\n{name}: interrupted. {remedy}".rstrip()), file=sys.stderr)
     sys.exit(128 + received)
+
+
+def exit_incomplete(name: str, package: str):
+    """Ends the program with the command that installs a missing package."""
+    print(
+        as_started(f"{name}: Expected the package {package}. Received: an environment without it. ")
+        + f"Install it: pip install 't2t-relpos[{EXTRAS[package]}]'.",
+        file=sys.stderr,
+    )
+    sys.exit(2)
 
 
 def _describe(error, remedy):
@@ -78,25 +134,6 @@ def _describe(error, remedy):
         remedy = "Check the path."
     message = f"Expected a file that can be read or written. Received: {received}. {remedy}"
     return message.rstrip()
-
-
-@contextlib.contextmanager
-def requiring(package: str, extra: str) -> Iterator[None]:
-    """Raises ValueError, with the command that installs it, if the block finds no package.
-
-    Args:
-        package: name of the package.
-        extra: the extra of setup.cfg that installs it.
-    """
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != package:
-            raise
-        raise ValueError(
-            f"Expected the package {package}. Received: an environment without it. Install it: "
-            f"pip install 't2t-relpos[{extra}]'."
-        ) from error
 
 
 def plain_message(error) -> str:

@@ -1,4 +1,4 @@
-"""Exports a trained model as a SavedModel that translates strings.
+r"""Exports a trained model as a SavedModel that translates strings.
 
     python -m trainer.export --model_dir=runs/NAME
 
@@ -17,6 +17,7 @@ from pathlib import Path
 from absl import app, flags, logging
 
 from . import entry_point, setting_flags
+from .errors import as_started
 from .model_dir import LANGUAGE_MODEL, ModelDirectory
 from .serving.generation_settings import SAMPLERS, GenerationSettings
 from .serving.translation_settings import TranslationSettings, longest_input
@@ -138,7 +139,7 @@ def _run(values):
         return
     print(f"Sentences of more than {settings.max_input_length:,} tokens are truncated.")
     saved_model = shlex.quote(f"--saved_model={directory}")
-    print(f"Translate with it: python -m trainer.translate {saved_model} < source.txt")
+    print(as_started("Translate with it: python -m trainer.translate"), saved_model, "< source.txt")
 
 
 main = functools.partial(entry_point.run, "trainer.export", _run)

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from absl import app, flags
 
-from . import atomic_files, entry_point, errors
+from . import atomic_files, entry_point
 from .model_dir import TRANSLATION, ModelDirectory
 from .serving.translation_settings import longest_input
 
@@ -65,15 +65,16 @@ def export(
 
     Raises:
         ValueError: if the model directory has no model, CTranslate2 does not support the model,
-            `output_dir` can't be written, or the package ctranslate2 is not installed.
+            or `output_dir` can't be written.
+        ModuleNotFoundError: if the package ctranslate2 is not installed.
     """
     if quantization not in QUANTIZATIONS:
         raise ValueError(
             f"Expected --quantization to be one of {', '.join(QUANTIZATIONS)}. Received: "
             f"{quantization!r}."
         )
-    with errors.requiring("ctranslate2", "ctranslate2"):
-        from .serving.ctranslate2_spec import build
+    from .serving.ctranslate2_spec import build
+
     output = Path(output_dir)
     _check_destination(output, force)
     directory = ModelDirectory.open(model_dir, TRANSLATION)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from absl import app, flags
 
-from . import atomic_files, entry_point, errors
+from . import atomic_files, entry_point
 from .model_dir import TRANSLATION, ModelDirectory
 
 
@@ -79,8 +79,8 @@ def _run(values):
     from .training import checkpoints
 
     _check_flags(values)
-    with errors.requiring("plotly", "visualize"):
-        import plotly  # noqa: F401
+    import plotly  # noqa: F401  (fails before the model is loaded)
+
     directory = ModelDirectory.open(values.model_dir, TRANSLATION)
     transformer = checkpoints.load_model(directory, values.checkpoint)
     if values.output is not None:

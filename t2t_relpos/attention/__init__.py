@@ -1,5 +1,6 @@
 """Attention with relative positions as functions of tensors."""
 
+import t2t_relpos.backend  # Reports a missing backend of Keras.
 from t2t_relpos.attention.attend import attend
 from t2t_relpos.attention.explain import explain
 from t2t_relpos.attention.masks import (

@@ -6,7 +6,21 @@ those that are faster or different on that backend, with its private API. `torch
 not depend on the backend. Modules of this folder import no other module of the library.
 """
 
-import keras
+import importlib.util
+
+try:
+    import keras
+except ModuleNotFoundError as error:
+    known = "tensorflow", "jax", "torch"
+    if error.name not in known:
+        raise
+    installed = [name for name in known if importlib.util.find_spec(name)]
+    raise ImportError(
+        f"Expected the package {error.name}, the backend of Keras. Received: an environment "
+        f"without it. Install it: pip install 't2t-relpos[{error.name}]'. Or set the environment "
+        f"variable KERAS_BACKEND to {' or '.join(installed or known)}.",
+        name=error.name,
+    ) from error
 
 from t2t_relpos.backend.keras_ops import *  # noqa: F403
 

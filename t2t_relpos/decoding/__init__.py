@@ -1,5 +1,6 @@
 """Search algorithms for any model with a step function."""
 
+import t2t_relpos.backend  # Reports a missing backend of Keras.
 from t2t_relpos.decoding.beam_search import beam_search
 from t2t_relpos.decoding.samplers import (
     BeamSampler,

@@ -1,7 +1,15 @@
 """Relative attention as a module of PyTorch. It needs no environment variable for Keras."""
 
+try:
+    import torch
+except ModuleNotFoundError as error:
+    raise ImportError(
+        "Expected the package torch. Received: an environment without it. Install it: pip install "
+        "'t2t-relpos[torch]'.",
+        name="torch",
+    ) from error
+
 import keras
-import torch
 from torch import nn
 from torch.nn import functional
 

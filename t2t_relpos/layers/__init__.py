@@ -1,5 +1,6 @@
 """Keras layers: attention, Transformer blocks and their parts."""
 
+import t2t_relpos.backend  # Reports a missing backend of Keras.
 from t2t_relpos.layers.embeddings import (
     LearnedPositionEmbedding,
     SinusoidalPositionEncoding,

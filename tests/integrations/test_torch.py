@@ -1,6 +1,7 @@
 """Tests of the module for PyTorch."""
 
 import copy
+import importlib.util
 import inspect
 import io
 
@@ -494,6 +495,7 @@ def test_needs_no_environment_variable():
     assert run_without_backend(code).stdout == "torch\n"
 
 
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="requires JAX")
 def test_another_backend_is_an_error():
     code = f"import os; os.environ['KERAS_BACKEND'] = 'jax'; {IMPORT}"
     message = run_without_backend(code, returncode=1).stderr

@@ -121,10 +121,12 @@ SUPPORTED = {
 
 def export(model, format, folder, **options):
     """Exports a model. Returns a function that runs the result."""
+    packages = ["tensorflow"]
     if format == "onnx":
-        for package in ("onnx", "onnxruntime", {"tensorflow": "tf2onnx", "jax": "jax2onnx"}):
-            name = package if isinstance(package, str) else package.get(BACKEND, "onnx")
-            pytest.importorskip(name, reason=f"requires {name}")
+        converter = {"tensorflow": "tf2onnx", "jax": "jax2onnx"}.get(BACKEND, "onnx")
+        packages = ["onnx", "onnxruntime", converter]
+    for package in packages:
+        pytest.importorskip(package, reason=f"requires {package}")
     name, load = FORMATS[format]
     path = str(folder / name)
     model.export(path, format=format, verbose=False, **options)

@@ -4,10 +4,11 @@
 """
 
 import importlib
+import importlib.util
 import json
 import logging
 import os
-import runpy
+import re
 import sys
 
 import pytest
@@ -15,8 +16,7 @@ from absl import app, flags
 from absl import logging as absl_logging
 from subprocesses import environment, run_python
 
-import trainer
-from trainer import entry_point
+from trainer import entry_point, errors
 from trainer.export_ctranslate2 import QUANTIZATIONS
 from trainer.recipes import RECIPES
 
@@ -109,7 +109,12 @@ def test_help_imports_neither_keras_nor_tensorflow(name, outputs):
     output = outputs[f"trainer.{name}"]
     assert output.splitlines()[-1] == "loaded:"
     assert f"  {FLAG[name]}:" in output
-    assert output == outputs[f"relpos-{name}"]
+    of_script = re.sub(rf"(python -m )?trainer\.({'|'.join(FLAG)})\b", as_script, output)
+    assert outputs[f"relpos-{name}"] == of_script != output
+
+
+def as_script(match):
+    return "relpos-" + match[2].replace("_", "-")
 
 
 def test_help_lists_settings_and_their_values(outputs):
@@ -150,14 +155,58 @@ def test_settings_import_neither_keras_nor_tensorflow(outputs):
     assert outputs["settings"] == "2000\nloaded:\n"
 
 
-def test_without_tensorflow_the_error_names_the_command_that_installs_it(monkeypatch):
+def test_without_tensorflow_the_error_names_the_command_that_installs_it(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "tensorflow", None)
+    spec = importlib.util.find_spec("trainer")
+    start = lambda: spec.loader.exec_module(importlib.util.module_from_spec(spec))
     with pytest.raises(ImportError) as raised:
-        runpy.run_path(trainer.__file__)
-    assert raised.value.msg == (
-        "trainer requires TensorFlow, which is not installed. Install it and the other "
-        "requirements with `pip install t2t_relpos`."
+        start()
+    message = (
+        "trainer requires tensorflow, which is not installed. Install it and the other "
+        "requirements: pip install 't2t-relpos[trainer]'."
     )
+    assert raised.value.msg == message
+    for name in ("-m", "/bin/relpos-train"):
+        monkeypatch.setattr(sys, "argv", [name])
+        with pytest.raises(SystemExit) as stopped:
+            start()
+        assert stopped.value.code == 2 and capsys.readouterr().err == f"{message}\n"
+
+
+def test_without_a_package_programs_end_with_the_command_that_installs_it(monkeypatch, capsys):
+    def start(values):
+        import sacrebleu  # noqa: F401
+
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    with pytest.raises(SystemExit) as stopped:
+        entry_point.run("trainer.evaluate", start, ["evaluate"])
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == (
+        "trainer.evaluate: Expected the package sacrebleu. Received: an environment without it. "
+        "Install it: pip install 't2t-relpos[trainer]'.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("package", "is_script", "expected"),
+    [
+        ("trainer", False, "Run `python -m trainer.import_t2t`. trainer.train: trainer.training"),
+        (
+            "t2t_relpos.trainer",
+            False,
+            "Run `python -m t2t_relpos.trainer.import_t2t`. t2t_relpos.trainer.train: "
+            "trainer.training",
+        ),
+        ("t2t_relpos.trainer", True, "Run `relpos-import-t2t`. relpos-train: trainer.training"),
+    ],
+)
+def test_programs_have_the_names_by_which_they_are_started(
+    package, is_script, expected, monkeypatch
+):
+    monkeypatch.setattr(errors, "__package__", package)
+    monkeypatch.setattr(errors, "_is_console_script", is_script)
+    text = "Run `python -m trainer.import_t2t`. trainer.train: trainer.training"
+    assert errors.as_started(text) == expected
 
 
 @pytest.mark.parametrize("name", FLAG)

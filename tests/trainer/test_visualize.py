@@ -75,15 +75,16 @@ def test_plots_without_data_are_skipped(without_model, trained_model_dir, tmp_pa
 
 
 def test_without_plotly_the_error_names_the_command_that_installs_it(
-    without_model, trained_model_dir, tmp_path, monkeypatch
+    without_model, trained_model_dir, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setitem(sys.modules, "plotly", None)
-    message = (
-        "Expected the package plotly. Received: an environment without it. Install it: pip install "
-        r"'t2t-relpos\[visualize\]'\.$"
-    )
-    run.fails(message, model_dir=trained_model_dir, plots=tmp_path / "plots")
-    run.fails(message, model_dir=trained_model_dir, source=SENTENCE, output=tmp_path / "page")
+    for flags in {"plots": tmp_path / "plots"}, {"source": SENTENCE, "output": tmp_path / "page"}:
+        with pytest.raises(SystemExit, match="^2$"):
+            run(model_dir=trained_model_dir, **flags)
+        assert capsys.readouterr().err == (
+            "trainer.visualize: Expected the package plotly. Received: an environment without it. "
+            "Install it: pip install 't2t-relpos[visualize]'.\n"
+        )
     assert list(tmp_path.iterdir()) == []
 
 
