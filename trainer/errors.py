@@ -62,10 +62,10 @@ def as_started(text: str) -> str:
 
 @contextlib.contextmanager
 def printing_results(name: str) -> Iterator[None]:
-    """Runs the block to its end, although the standard output can't be written.
+    """Runs the block to its end, also if writing to the standard output fails.
 
-    If its reader has exited, lines are dropped. After other errors, lines go to the standard error,
-    and the program ends with one line there and the exit code 1.
+    If the reader of the output has exited, further lines are dropped. After other errors, they go
+    to the standard error, and the program ends with one line of explanation and the exit code 1.
 
     Args:
         name: name of the program, such as `trainer.export`.
@@ -91,7 +91,8 @@ def errors_as_exit_codes(
 
     Args:
         name: name of the program, such as `trainer.export`.
-        errors: classes of errors in addition to OSError. Other errors have a traceback.
+        errors: classes of errors that end the program with one line, in addition to OSError. Those
+            not listed keep their traceback.
         remedy: function that returns what to do after an interruption or an OSError.
     """
     try:

@@ -26,9 +26,9 @@ _SETTINGS = {
 }
 # Their product is the Noam schedule, without the factor of the model's width.
 _NOAM_FACTORS = {"constant", "linear_warmup", "rsqrt_decay"}
-# Values of `optimizer` that are Adam with the gradients of all embeddings.
+# Values of `optimizer` that are plain Adam: tensor2tensor makes the gradients of embeddings dense.
 _ADAM = ("adam", "true_adam")
-# Hparams that change training, and that the trainer has only with the values of transformer_base.
+# Hparams that change training, for which the trainer accepts the value of transformer_base only.
 _FIXED_HPARAMS = (
     *("attention_dropout_broadcast_dims", "layer_prepostprocess_dropout_broadcast_dims"),
     *("relu_dropout_broadcast_dims", "grad_noise_scale", "initializer", "initializer_gain"),
@@ -177,7 +177,7 @@ def _hparams_recipe(config):
     hparams = parse_hparams(config.hparams_set, config.hparams or "")
     _check_training(hparams)
     recipe = _T2T_RUN | training_settings(hparams)
-    # In tensor2tensor, 0 means no clipping, and examples as long as a batch.
+    # In tensor2tensor, `clip_grad_norm=0` means no clipping, and `max_length=0` means `batch_size`.
     recipe["max_length"] = hparams["max_length"] or hparams["batch_size"]
     if hparams["clip_grad_norm"]:
         recipe["clip_norm"] = float(hparams["clip_grad_norm"])
@@ -193,7 +193,7 @@ def _check_training(hparams):
     if factors == {"legacy"} and hparams["learning_rate_decay_scheme"] != "noam":
         fixed["learning_rate_decay_scheme"] = "noam"
     elif factors not in ({"legacy"}, _NOAM_FACTORS, _NOAM_FACTORS | {"rsqrt_hidden_size"}):
-        # A constant of another schedule is no multiplier of this one.
+        # `learning_rate_constant` of another schedule would have another meaning here.
         for key in ("learning_rate_schedule", "learning_rate_constant"):
             fixed[key] = HPARAMS[key]
     if "expected_attention_loss_type" in hparams:

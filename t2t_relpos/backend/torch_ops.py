@@ -1,8 +1,9 @@
 """Functions of keras.ops that attention calls often, as direct calls of PyTorch.
 
-Those of Keras convert every argument, which starts further operations, and torch.compile can't
-trace `keras.ops.pad`. The functions here expect tensors on one device. Other arguments, and all
-other functions, are left to keras.ops.
+The functions of keras.ops convert every argument, which starts further operations, and
+torch.compile can't trace `keras.ops.pad`. A function here calls PyTorch directly if its first
+argument is a tensor, or a list of them. All tensors must be on one device. For other arguments, and
+for functions that are not defined here, keras.ops is called.
 """
 
 import functools
@@ -106,7 +107,7 @@ def reshape(x, newshape):
 
 @_for_tensors
 def split(x, indices, axis):
-    # The gradient is one concatenation. Slices have one addition each.
+    # The gradient is one concatenation. That of slices is an addition for each.
     ends = [*indices, x.shape[axis]]
     return x.split([end - start for start, end in zip([0, *indices], ends)], axis)
 
