@@ -29,7 +29,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING
 
-__version__ = "0.3.0"
+__version__ = "1.0.0rc1"
 
 __all__ = [
     "CausalLM",
