@@ -4,7 +4,7 @@
 """
 
 import doctest
-import importlib
+import importlib.util
 import pkgutil
 
 import keras
@@ -24,6 +24,8 @@ def examples():
     of_others = tuple(f"t2t_relpos.backend.{name}" for name in backends)
     if keras.backend.backend() != "torch":
         of_others += tuple(f"t2t_relpos.integrations.{x}" for x in ("torch", "speech_modules"))
+    if importlib.util.find_spec("triton") is None:
+        of_others += ("t2t_relpos.backend.torch_fused",)
     for package in packages:
         found += finder.find(package, globs={})
         for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):

@@ -143,7 +143,8 @@ def sum_by_id(weights, distances, query_offset, offset_range=None):
     if start is not None:
         row = ops.zeros((batch, heads, length_q, end + right + 1), dtype=weights.dtype)
         by_distance = write_slice(row, by_distance, start, axis=3)
-    if can_slice(left, first, last, right) and first == 0 and last == num_ids:
+    is_known = all(isinstance(n, int) for n in (left, first, last, right))
+    if is_known and first == 0 and last == num_ids:
         # Each tail with its own id in one sum.
         tails = by_distance[..., : left + 1], by_distance[..., end - 1 : end + right]
         left_tail, right_tail = (ops.sum(x, axis=-1, keepdims=True) for x in tails)

@@ -47,7 +47,8 @@ def test_variable_shapes_and_paths_equal_keras(settings):
     ]
     ours.set_weights([np.random.default_rng(3).normal(size=v.shape) for v in theirs.variables])
     theirs.set_weights(ours.get_weights())
-    np.testing.assert_allclose(ours(X, Y), theirs(X, Y), atol=1e-5)
+    # On PyTorch, Keras's fused kernel rounds differently. The outputs are as large as 50.
+    np.testing.assert_allclose(ours(X, Y), theirs(X, Y), atol=1e-4)
 
 
 @pytest.mark.parametrize("distances, rows", [(3, 7), ((6, 2), 9)])
