@@ -97,9 +97,8 @@ def enable_lora(model):
 
 
 def quantize(model):
-    for block in blocks_of(model):
-        for name in ("query", "key", "value", "output"):
-            getattr(block.self_attention, f"{name}_dense").quantize("int4")
+    for name in ("query", "key", "value", "output"):
+        getattr(blocks_of(model)[0].self_attention, f"{name}_dense").quantize("int4")
 
 
 def blocks_of(model):
