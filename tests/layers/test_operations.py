@@ -4,9 +4,11 @@ One layer: its configuration, symbolic calls, bfloat16, and Keras's `run_layer_t
 as outputs of one model: `predict`, `fit`, saving, XLA and the export of a compiled model. Many
 layers, called under a condition that programs set: dtypes, empty inputs and graphs.
 
-The fast tests compile one model with all layers in float32 for known lengths, and each layer in
-bfloat16 or float16 for changing lengths. The slow tests add dropout. `make test-matrix` tests all
-combinations, and `make test-peers` runs Keras's test on all variants of the layers.
+The fast tests compile one model with all layers in float32 for known lengths. They compile the
+gradients of all functions that define their own, and the layers with these functions in bfloat16 or
+float16 for changing lengths. The slow tests compile the layers that are made of others, and add
+dropout. `make test-matrix` tests all combinations, and `make test-peers` runs Keras's test on all
+variants of the layers.
 """
 
 import contextlib
@@ -233,12 +235,14 @@ MODELS = {
 }
 # Functions of (inputs, masks, dropout).
 OUTPUTS = {name: functools.partial(case_outputs, name) for name in LAYERS} | MODELS
-# XLA compiles these. Other cases of attention take the same code.
-COMPILED = (
-    *("relative_0", "relative_flash_0", "relative_window_0", "v2_0", "v2_masked_0", "2d_0"),
-    *("local_0", "relations_0", "encoder_0", "decoder_relative_cross_attention_0"),
-    *MODELS,
+# XLA compiles these. Other cases of attention take the same code. The first ones have all functions
+# that define a gradient.
+OWN_GRADIENTS = (
+    *("relative_0", "relative_flash_0", "relative_window_0", "v2_masked_0", "2d_0", "local_0"),
+    *("relations_0", "layers_without_attention", "packed_encoder"),
 )
+COMPOSED = ("v2_0", "encoder_0", "decoder_relative_cross_attention_0", "transformer", "causal_lm")
+COMPILED = (*OWN_GRADIENTS, *COMPOSED)
 # The output of the position embedding has no batch axis. The residual can't be saved, because its
 # sublayer is a function.
 IN_MODEL = [name for name in LAYERS if name not in ("position_embedding_0", "residual_0")]
@@ -246,6 +250,8 @@ GROUPS = {
     "cases": [name for name in IN_MODEL if name.endswith("_0")],
     "variants": [name for name in IN_MODEL if not name.endswith("_0")],
     "all": COMPILED,
+    "own_gradients": OWN_GRADIENTS,
+    "composed": COMPOSED,
     # Other layers apply dropout in the same way.
     "with_dropout": (
         *("relative_flash_0", "relative_window_0", "2d_0", "local_0", "relations_0"),
@@ -383,7 +389,8 @@ PLAIN = [
 ]
 HALF = ("mixed_bfloat16", "mixed_float16")
 SELECTED = [
-    Options("all", "compiled_fit", "float32", True, 0.0, "fixed"),
+    Options("own_gradients", "compiled_fit", "float32", True, 0.0, "fixed"),
+    Options("composed", "compiled_fit", "float32", True, 0.0, "fixed"),
     Options("with_dropout", "compiled_fit", "float32", False, 0.25, "fixed"),
     Options("all", "compiled_predict", "float32", False, 0.0, "fixed"),
     Options("relative_0", "compiled_fit", "mixed_bfloat16", True, 0.0, "changing"),
@@ -393,6 +400,7 @@ SELECTED = [
         for i, name in enumerate(COMPILED)
     ),
 ]
+SLOW = ("with_dropout", "composed", *COMPOSED)
 if os.environ.get("FULL_COMPILE_MATRIX"):
     operations = [name for name in OPERATIONS if name.startswith("compiled")]
     settings = (TOLERANCES, (False, True), (0.0, 0.25), ("fixed", "changing"))
@@ -402,7 +410,7 @@ if os.environ.get("FULL_COMPILE_MATRIX"):
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param(options, marks=[pytest.mark.slow] if "with_dropout" in options else [])
+        pytest.param(options, marks=[pytest.mark.slow] if options.layers in SLOW else [])
         for options in PLAIN + SELECTED
     ],
     ids=lambda options: "-".join(map(str, options)),
