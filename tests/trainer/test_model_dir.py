@@ -37,7 +37,7 @@ def test_kind_of_model(directory):
     assert ModelDirectory.open(directory.path, "language_model").kind == "language_model"
     message = (
         "Expected a model directory with a model of kind translation. Received: .*model, with a "
-        "model of kind language_model. Models of all kinds can be exported"
+        "model of kind language_model. A language model is trained with --train_text"
     )
     with raises(match=message):
         ModelDirectory.open(directory.path, "translation")
