@@ -127,3 +127,24 @@ def test_citation_and_changelog_have_the_version():
     version = t2t_relpos.__version__
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
     assert re.search(rf"^## {re.escape(version)} ", (ROOT / "CHANGELOG.md").read_text(), re.M)
+
+
+def test_table_of_presets_has_their_values():
+    page = (DOCS / "guides/train_a_translator.md").read_text()
+    table = page.split("| Preset | Layers | Width |")[1].split("\n\n")[0]
+    found = {}
+    for row in table.splitlines()[2:]:
+        names, layers, widths = (
+            re.findall(r"[\w,]*\w", column) for column in row.replace("`", "").split("|")[1:4]
+        )
+        names = [name for part in names for name in part.split(",") if name]
+        numbers = [
+            [int(x.replace(",", "")) for x in column] * (len(names) if len(column) == 1 else 1)
+            for column in (layers, widths)
+        ]
+        found |= dict(zip(names, zip(*numbers, strict=True), strict=True))
+    presets = {
+        name: (preset["num_encoder_layers"], preset["hidden_dim"])
+        for name, preset in t2t_relpos.PRESETS.items()
+    }
+    assert found == presets
