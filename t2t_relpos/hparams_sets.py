@@ -17,6 +17,16 @@ import re
 
 from t2t_relpos._suggestions import did_you_mean
 
+# The sets that are presets of the same names, with recipes in the trainer.
+PRESET_SETS = (
+    "transformer_base",
+    "transformer_base_v1",
+    "transformer_big",
+    "transformer_tiny",
+    "transformer_relative",
+    "transformer_relative_tiny",
+    "transformer_relative_big",
+)
 _NUMBER_OR_NONE = ("learning_rate_minimum",)
 
 _DATA = json.loads(pathlib.Path(__file__).with_suffix(".json").read_text("utf-8"))

@@ -296,7 +296,7 @@ def _perplexities(path, corpus, label, values):
     """Returns lines with the perplexities of a text, and reports the text on the standard error."""
     import numpy as np
 
-    from .data.batching import evaluation_batches
+    from .data.batching import evaluation_batches, is_blank, is_too_long
     from .data.encoding import encode_pairs
     from .data.text_report import describe_sides
     from .data.tokenizer import Tokenizers
@@ -308,18 +308,18 @@ def _perplexities(path, corpus, label, values):
     tokenizers = Tokenizers.shared(directory.load_tokenizer())
     model = checkpoints.load_model(directory, values.checkpoint)
     pairs = encode_pairs(corpus, tokenizers)
-    lengths, limit = pairs.lengths, model.config.num_positions or math.inf
-    used = np.flatnonzero((lengths > 1) & (lengths <= limit))
-    too_long = int((lengths > limit).sum())
-    report = f"{label} data: {len(lengths)} texts, {len(lengths) - len(used) - too_long} blank"
+    lengths = pairs.lengths_of(np.arange(len(pairs)))
+    are_too_long = is_too_long(lengths, model.config.num_positions or math.inf)
+    are_used = ~are_too_long & ~is_blank(lengths)
+    used, too_long = np.flatnonzero(are_used), int(are_too_long.sum())
+    report = f"{label} data: {len(pairs)} texts, {len(pairs) - len(used) - too_long} blank"
     report += f", {too_long} with more tokens than the model has positions" if too_long else ""
     print(f"{report}.", *describe_sides(pairs.counts), sep="\n", file=sys.stderr, flush=True)
     if not len(used):
         raise ValueError("Expected a text to evaluate. Received: none. Give another --text.")
     batch_tokens = values.batch_size * _TOKENS_PER_SENTENCE
     loss, pieces = mean_loss(model, evaluation_batches(pairs, batch_tokens, used))
-    is_used = np.isin(np.arange(len(lengths)), used)
-    words = sum(len(text.split()) for (text,), x in zip(corpus, is_used) if x) + len(used)
+    words = sum(len(text.split()) for (text,), x in zip(corpus, are_used) if x) + len(used)
     return [
         f"{label} perplexity per {unit} = {_perplexity(loss * pieces / count)}  "
         f"({count:,} {unit}s, with the end of each of {len(used):,} texts)"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from t2t_relpos._suggestions import most_similar
 from t2t_relpos.hparams_sets import DEFAULTS as HPARAMS
-from t2t_relpos.hparams_sets import SETS, parse_hparams
+from t2t_relpos.hparams_sets import PRESET_SETS, SETS, parse_hparams
 
 from .model_dir import ModelDirectory
 
@@ -85,18 +85,7 @@ _SHAW = {
 _SHAW_RUN = {"checkpoint_minutes": 10.0, "device_tokens": 4096}
 # 250,000 steps are the default of t2t_trainer. Other settings are those of hparams sets.
 _T2T_RUN = {"vocab_size": 32768, "train_steps": 250_000}
-_T2T_SETS = {
-    name: _T2T_RUN | training_settings(parse_hparams(name))
-    for name in (
-        "transformer_base",
-        "transformer_base_v1",
-        "transformer_big",
-        "transformer_tiny",
-        "transformer_relative",
-        "transformer_relative_tiny",
-        "transformer_relative_big",
-    )
-}
+_T2T_SETS = {name: _T2T_RUN | training_settings(parse_hparams(name)) for name in PRESET_SETS}
 _T2T = _T2T_SETS["transformer_base"]
 
 # For corpora of a few ten thousand sentences, tuned on the dev set of Multi30k: see "The recipe for

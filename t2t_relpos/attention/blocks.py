@@ -12,7 +12,7 @@ import keras
 
 from t2t_relpos import backend
 from t2t_relpos.attention.relative_ids import range_around
-from t2t_relpos.attention.skew import expand_ids, sum_by_id
+from t2t_relpos.attention.skew import expand_ids, pad_columns, sum_by_id
 from t2t_relpos.backend import (
     MASKED_SCORE,
     accumulation_dtype,
@@ -239,10 +239,7 @@ class BandKeys(NamedTuple):
         It is the transpose of `slice_keys`.
         """
         if isinstance(self.start, int):
-            before, after = self.start, num_keys - self.start - self.width
-            if before == after == 0:
-                return x
-            return ops.pad(x, [(0, 0)] * 3 + [(before, after)])
+            return pad_columns(x, self.start, num_keys - self.start - self.width)
         batch, heads, rows, _ = ops.shape(x)
         zeros = ops.zeros((batch, heads, rows, num_keys), dtype=x.dtype)
         return write_slice(zeros, x, self.start, axis=3)
@@ -419,7 +416,7 @@ class Block:
 
         The reference id gets 0. If causal, the id of later keys gets 0 too: they are masked.
         """
-        return ops.pad(by_id, [*[(0, 0)] * 3, (int(self._call.causal), 1)])
+        return pad_columns(by_id, int(self._call.causal), 1)
 
     def _has_left_tail(self):
         """Returns whether keys before the band may have a relative term. If causal, it is 0."""

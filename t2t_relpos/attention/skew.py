@@ -135,9 +135,9 @@ def sum_by_id(weights, distances, query_offset, offset_range=None):
     counts = DistanceCounts.of(distances, length_q, length_k, query_offset, offset_range)
     left, first, last, right, start = counts
     width = length_q + length_k
-    padded = _pad_columns(weights, 0, length_q - 1)
+    padded = pad_columns(weights, 0, length_q - 1)
     flat = ops.reshape(padded, (batch, heads, length_q * (width - 1)))
-    flat = _pad_columns(flat, length_q - 1, 1)
+    flat = pad_columns(flat, length_q - 1, 1)
     by_distance = ops.reshape(flat, (batch, heads, length_q, width))
     end = left + last - first
     if start is not None:
@@ -152,13 +152,13 @@ def sum_by_id(weights, distances, query_offset, offset_range=None):
         return ops.concatenate([left_tail, within, right_tail], axis=-1)
     left_tail = _sum_columns(by_distance, 0, left)
     right_tail = _sum_columns(by_distance, end, end + right)
-    sums = _pad_columns(by_distance[..., left:end], first, num_ids - last)
+    sums = pad_columns(by_distance[..., left:end], first, num_ids - last)
     return ops.concatenate(
         [sums[..., :1] + left_tail, sums[..., 1:-1], sums[..., -1:] + right_tail], axis=-1
     )
 
 
-def _pad_columns(x, before, after):
+def pad_columns(x, before, after):
     """Returns `[.., X]` with zeros before and after the entries of the last axis."""
     if isinstance(before, int) and isinstance(after, int) and not is_portable():
         if before == after == 0:

@@ -6,7 +6,7 @@ that the paper does not specify (position of the normalization, tied embeddings,
 are from tensor2tensor's transformer_base_v1 and transformer_big.
 """
 
-from t2t_relpos.hparams_sets import parse_hparams
+from t2t_relpos.hparams_sets import PRESET_SETS, parse_hparams
 
 _FIELDS = {
     "num_encoder_layers": "num_hidden_layers",
@@ -48,18 +48,7 @@ PRESETS = {
         "max_relative_position": 8,
         "share_heads": True,
     },
-    **{
-        name: _architecture(name)
-        for name in (
-            "transformer_base",
-            "transformer_base_v1",
-            "transformer_big",
-            "transformer_tiny",
-            "transformer_relative",
-            "transformer_relative_tiny",
-            "transformer_relative_big",
-        )
-    },
+    **{name: _architecture(name) for name in PRESET_SETS},
     "tiny": {
         **_architecture("transformer_base"),
         "num_encoder_layers": 4,
