@@ -1,8 +1,7 @@
 """The entry point of relative attention, and the record of a call that implementations read.
 
-Layers of relations, images and local blocks use functions of `gather` and `t2t_variants` instead.
-
-Decoding steps of `generate` use `t2t_relpos.models.folded.cached_attention` instead.
+Relations, images and local blocks use `gather` and `t2t_variants`. Decoding steps of `generate` use
+`t2t_relpos.models.folded.cached_attention`.
 """
 
 import dataclasses
@@ -199,15 +198,7 @@ def _check(tensors, query_mask):
 
 
 def _max_relative_position(value, tensors):
-    """Returns the clipping distances of tables: K or (left, right). None: no tables.
-
-    Args:
-        value: the argument of `attend`.
-        tensors: the tensors of the call by name.
-
-    Raises:
-        ValueError: if tables don't have the rows of `value`, or without it an even number of rows.
-    """
+    """Returns the clipping distances of tables: K or (left, right). None: no tables."""
     if value is not None:
         value = _checks.max_relative_position(value)
     key_table, value_table = tensors["key_table"], tensors["value_table"]
@@ -260,44 +251,26 @@ class AttentionCall:
     """A call of `attend` with the defaults resolved.
 
     `attend` makes it, `select` chooses an implementation by it, and the implementation computes it.
-    `explain` makes one without tensors.
+    `explain` makes one without tensors. Tensors and fields that are not listed are as in `attend`.
 
     Args:
         length_q: number of queries T, an int or a scalar tensor.
         length_k: number of keys S, an int or a scalar tensor.
         max_relative_position: K, or (left, right). None: no tables.
-        causal: whether keys after a query are masked, without an explicit mask.
         query_offset: key position of query 0, an int, a scalar tensor or an int tensor `[B]`. None:
             `S - T`, in a call without tensors.
-        sliding_window: a query attends to keys at distances less than this. None: no limit.
         offset_per_entry: whether there is a query offset for each batch entry.
         ids_rank: rank of the argument `relative_ids`, 2 or 3. None: ids follow from the offset.
-        return_weights: whether all attention weights are returned.
-        rematerialize: as in `attend`.
-        has_bias: whether a bias is added to the scores.
         seeded_dropout: False for a dropout that is an arbitrary function.
         share_heads: whether the tables are for all heads.
-        dtype: name of the dtype of queries.
         key_dim: H.
         value_dim: Hv.
-        backend: name of the Keras backend. Default: the current one.
-        xla: whether XLA compiles the call. Default: as in the current graph.
-        device: "cpu", "gpu" or "tpu". Default: the backend's.
-        portable: whether the implementation must use standard operations only. Default: whether the
-            context `portable` is entered or Keras exports to a format that needs it.
-        query: as in `attend`.
-        key: as in `attend`.
-        value: as in `attend`.
-        key_table: as in `attend`.
-        value_table: as in `attend`.
+        xla: whether XLA compiles the call.
+        device: "cpu", "gpu" or "tpu".
+        portable: whether the implementation must use standard operations only.
         mask: bool of rank 2 or 4, broadcasts to `[B, N, T, S]`, or None.
-        key_mask: as in `attend`.
         bias: as `mask`, of the dtype of queries.
-        relative_ids: as in `attend`.
         dropout: a `SeededDropout`, a function of the weights, or None.
-
-    Raises:
-        ValueError: if the backend or the device is unknown.
     """
 
     length_q: Any
@@ -346,17 +319,6 @@ class AttentionCall:
         """Returns the call of arguments that `attend` and `explain` have in common.
 
         Dtypes and depths are those of the tensors, if there are any.
-
-        Args:
-            length_q: T.
-            length_k: S.
-            max_relative_position: K, or (left, right). None: no tables.
-            **arguments: other fields. `query_offset`, `sliding_window` and `rematerialize` are as
-                in `attend`.
-
-        Raises:
-            ValueError: if one of these three has an unsupported value, or the backend or the device
-                is unknown.
         """
         offset = _query_offset(arguments.pop("query_offset", None), length_q, length_k)
         has_offsets = len(getattr(offset, "shape", ())) == 1
@@ -455,11 +417,6 @@ def _query_offset(query_offset, length_q, length_k):
     """Returns the query offset of a call: an int if its value is known, otherwise an int32 tensor.
 
     Offsets of more than `_FARTHEST` are replaced by it. The results are the same.
-
-    Args:
-        query_offset: an int, a NumPy integer, a tensor, a variable, or None for `S - T`.
-        length_q: T.
-        length_k: S.
     """
     _checks.query_offset(query_offset)
     if query_offset is None:

@@ -72,9 +72,7 @@ class Segment(NamedTuple):
     def block_keys(self, call, position):
         """Returns (first key, number of keys) that a block reads, among the keys of the segment.
 
-        Args:
-            call: an `AttentionCall`.
-            position: position of the block's first query among these keys.
+        `position` is that of the block's first query among these keys.
         """
         window = call.sliding_window
         if window is None or self.is_single:
@@ -105,7 +103,7 @@ class Segment(NamedTuple):
             sums_by_key: dict of tensors `[B, N, num_keys, X]`. Unused if `is_single`.
 
         Returns:
-            (buffers cut to `length` rows, sums by key), dicts.
+            (buffers cut to `length` rows, sums by key).
         """
         if self.is_single:
             return compute(0)[:2]
@@ -124,15 +122,10 @@ class Segment(NamedTuple):
 
 
 def make_segments(call, sizes, *, unrolled):
-    """Returns the segments of all queries.
+    """Returns the segments of all queries. If `unrolled`, every block is one.
 
     If the query offset is known, a segment reads neither keys after its last query, if causal, nor
     keys outside of its sliding window.
-
-    Args:
-        call: an `AttentionCall`. Lengths are ints if `unrolled`.
-        sizes: the `Sizes` of the blocks.
-        unrolled: whether every block is a segment.
     """
     length_q, length_k, window = call.length_q, call.length_k, call.sliding_window
     # Keys outside of the windows of a block's queries are not read: long blocks read more keys.
@@ -204,16 +197,10 @@ class BandKeys(NamedTuple):
 
     @classmethod
     def of(cls, call, block, num_keys, first_position, first_position_range):
-        """Returns the keys of a block's band.
+        """Returns the keys of the band of `block` queries, among the `num_keys` that they read.
 
-        Args:
-            call: an `AttentionCall`.
-            block: number of queries of the block.
-            num_keys: number of keys that the block reads.
-            first_position: position of the block's first query among these keys, an int or a scalar
-                tensor.
-            first_position_range: smallest and largest `first_position` in the segment, or None if
-                unknown.
+        `first_position` is that of the first query among these keys. Its range in the segment is
+        None if it is unknown.
         """
         distances = call.distances
         start, width = distances.existing_band_keys(first_position, block, num_keys)
@@ -234,10 +221,7 @@ class BandKeys(NamedTuple):
         return ops.slice(x, start_indices(0, 0, 0, self.start), (batch, heads, rows, self.width))
 
     def pad_to_keys(self, x, num_keys):
-        """Pads a band with zeros, `[.., width]` -> `[.., num_keys]`.
-
-        It is the transpose of `slice_keys`.
-        """
+        """Returns the transpose of `slice_keys`, `[.., width]` -> `[.., num_keys]`, with zeros."""
         if isinstance(self.start, int):
             return pad_columns(x, self.start, num_keys - self.start - self.width)
         batch, heads, rows, _ = ops.shape(x)
@@ -306,10 +290,8 @@ class Block:
         """Returns (a dict of gradients `[B, N, C, X]`, a dict of terms of gradients of the keys).
 
         The first has `"query"`, without the key table, and, with a key table, `"d_by_id"`, the sums
-        of the gradient of the scores by relative id. The second has `"key"` and `"value"`.
-
-        Args:
-            weights: from `forward`. Default: computed again.
+        of the gradient of the scores by relative id. The second has `"key"` and `"value"`. Weights
+        are computed again unless they are given.
         """
         call, by_query, by_key, dtype = self._call, self._by_query, self._by_key, self._dtype
         if weights is None:
@@ -391,10 +373,7 @@ class Block:
         return scores + ops.where(self._in_left_tail(), by_id[..., :1], 0)
 
     def _sum_by_id(self, weights):
-        """Returns the sums of weights `[B, N, C, S]` by relative id, `[B, N, C, L]`.
-
-        It is the transpose of the linear map in `_add_bias`.
-        """
+        """Returns the sums of weights by id `[B, N, C, L]`, the transpose of `_add_bias`."""
         band, distances = self._band, self._call.distances
         if isinstance(band.width, int) and band.width == 0:
             sums = ops.repeat(ops.zeros_like(weights[..., :1]), distances.num_ids, axis=-1)
@@ -430,10 +409,7 @@ class Block:
 def query_tensors(call, by_id, segment):
     """Returns a dict of the tensors by query that the scores of a segment's blocks need.
 
-    Args:
-        call: as in `Block`.
-        by_id: products of all queries with the difference rows of the key table, or None.
-        segment: the `Segment`.
+    `by_id` has the products of all queries with the difference rows of the key table, or is None.
     """
     tensors = {"query": call.query, "by_id": by_id}
     if call.mask is not None and call.mask.shape[2] != 1:

@@ -37,14 +37,7 @@ from t2t_relpos.backend import accumulation_dtype, custom_gradient, ops, zeros_l
 
 
 def attend(call, sizes, *, unrolled):
-    """Returns (the outputs `[B, N, T, Hv]`, None).
-
-    Args:
-        call: an `AttentionCall`.
-        sizes: the `Sizes` of the blocks.
-        unrolled: whether to use the unrolled form, which saves the weights for the gradient,
-            instead of the scanned form, which rematerializes them.
-    """
+    """Returns (the outputs `[B, N, T, Hv]`, None), in the unrolled form or in the scanned one."""
     call, reference = _with_difference_rows(call)
     outputs = _run(call, make_segments(call, sizes, unrolled=unrolled), save_weights=unrolled)
     if needs_total(call):
@@ -135,12 +128,9 @@ class Saved(NamedTuple):
 
 
 def forward(call, segments, *, save_weights):
-    """Returns (outputs, `Saved`).
+    """Returns (outputs, `Saved`) of a call whose tables are difference rows.
 
-    Args:
-        call: an `AttentionCall` whose tables are difference rows.
-        segments: the `Segment`s of all queries.
-        save_weights: whether weights are saved for the gradient. Every segment is one block then.
+    Weights can only be saved if every segment is one block.
     """
     by_id = products_with_rows(call.query, call.key_table, call.query.dtype)
     segment_results = [
@@ -183,14 +173,7 @@ def _forward_segment(call, segment, by_id, *, save_weights):
 
 
 def backward(call, segments, saved, d_outputs):
-    """Returns a dict that maps names of tensors to gradients.
-
-    Args:
-        call: as in `forward`.
-        segments: as in `forward`.
-        saved: the `Saved` of `forward`.
-        d_outputs: gradient of the outputs.
-    """
+    """Returns a dict that maps names of tensors to gradients."""
     dtype = call.query.dtype
     by_id = products_with_rows(call.query, call.key_table, dtype)
     of_outputs = _output_gradients(call, saved, d_outputs)

@@ -389,10 +389,9 @@ class Implementation:
 
     Args:
         name: name of the row.
-        function: the function, or, if it requires TensorFlow, its dotted name in
-            `t2t_relpos.attention`. It is called with an
-            `AttentionCall`, the `Sizes` if there are any, and `options`. It returns (outputs,
-            weights or None).
+        function: called with an `AttentionCall`, the `Sizes` if there are any, and `options`. It
+            returns (outputs, weights or None). A function that requires TensorFlow is given by its
+            dotted name in `t2t_relpos.attention`.
         saved_matrices: number of `[T, S]` matrices per head that are saved for the gradient, for
             `explain` and the documentation.
         requirements: conditions for correct results.
@@ -656,17 +655,15 @@ class Candidate(NamedTuple):
 
 
 def select(call, implementation=None):
-    """Returns the implementations of a call, as candidates in order of preference.
+    """Returns a list of the `Candidate`s of a call, in order of preference.
+
+    The condition of the last one is True. There are several only if lengths are unknown.
 
     Args:
         call: an `AttentionCall`.
         implementation: an `Implementation` or its name. It is the first candidate, and its
             preferences are ignored. If lengths are unknown, further candidates follow, for lengths
             that fail its requirements.
-
-    Returns:
-        A list of `Candidate`. The condition of the last one is True. The list has several entries
-        only if lengths are unknown.
 
     Raises:
         ValueError: if `implementation` fails a requirement, or no implementation meets the call.

@@ -73,12 +73,5 @@ class SeededDropout:
         return x * self.factors(backend.shape(x), x.dtype)
 
     def factors(self, shape, dtype, block=None):
-        """Returns random factors: 0 with probability `rate`, otherwise 1 / (1 - rate).
-
-        Args:
-            shape: ints; on TensorFlow also scalar tensors, or a tensor `[rank]`.
-            dtype: dtype of the factors.
-            block: number of a block, an int or a scalar tensor. Each number gives different
-                factors. Default: None, no blocks.
-        """
+        """Returns random factors, as `backend.dropout_factors`."""
         return backend.dropout_factors(shape, self.rate, self.seed, dtype, block)

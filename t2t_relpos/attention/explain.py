@@ -129,11 +129,7 @@ def _length(length, name):
 
 
 def _checked_options(options):
-    """Returns the options of `explain` for an `AttentionCall`.
-
-    Raises:
-        ValueError: if one has a value that no tensors of `attend` have.
-    """
+    """Returns the options of an `AttentionCall`. Raises ValueError for those that no call has."""
     dtype = keras.backend.standardize_dtype(options.get("dtype"))
     if "float" not in dtype:
         raise ValueError(f"Expected a floating-point `dtype`. Received: {dtype}.")

@@ -64,13 +64,10 @@ MASK_FEATURE = -60000.0
 
 
 def attend(call, sizes, kernel=flash_kernel):
-    """Returns (the outputs `[B, N, T, H]`, None).
+    """Returns (the outputs `[B, N, T, H]`, None) of a call with T = S.
 
-    Args:
-        call: an `AttentionCall` with T = S.
-        sizes: the `Sizes` of the blocks of the band, and of groups of heads.
-        kernel: a module with the functions `has_masks`, `forward` and `backward` of
-            `backend.torch_flash`.
+    `kernel` is a module with the functions `has_masks`, `forward` and `backward` of
+    `backend.torch_flash`.
     """
     call = _with_rows_of_ids(call)
     tensors = {name: getattr(call, name) for name in (*DIFFERENTIABLE, "key_mask")}
@@ -136,13 +133,7 @@ def _outputs_by_blocks(call, sizes):
 
 
 def forward(call, sizes, kernel):
-    """Returns (outputs, a list of the `Saved` of all groups of heads).
-
-    Args:
-        call: an `AttentionCall` whose tables have R rows.
-        sizes: as in `attend`.
-        kernel: as in `attend`.
-    """
+    """Returns (outputs, a list of the `Saved` of all groups of heads). Tables have R rows."""
     groups = _groups_of_heads(call, sizes)
     # There are several groups for long sequences, where saved outputs would take much memory and
     # save little time.
@@ -154,15 +145,7 @@ def forward(call, sizes, kernel):
 
 
 def backward(call, sizes, kernel, saved, d_outputs):
-    """Returns a dict that maps names of tensors to gradients.
-
-    Args:
-        call: as in `forward`.
-        sizes: as in `forward`.
-        kernel: as in `forward`.
-        saved: the list of `forward`.
-        d_outputs: gradient of the outputs.
-    """
+    """Returns a dict that maps names of tensors to gradients."""
     groups, terms, head = _groups_of_heads(call, sizes), [], 0
     for group, saved_group in zip(groups, saved):
         heads = slice(head, head + group.query.shape[1])
@@ -233,11 +216,7 @@ class SavedTail(NamedTuple):
 def forward_group(call, block, kernel, *, save_outputs):
     """Returns (outputs, `Saved`) of a group of heads.
 
-    Args:
-        call: as in `forward`.
-        block: number of queries of a block of the band, unless the band is wider.
-        kernel: as in `attend`.
-        save_outputs: whether outputs are saved for the gradient.
+    `block` is the number of queries of a block of the band, unless the band is wider.
     """
     dtype, band, tails = call.query.dtype, Band.of(call, block), make_tails(call)
     of_tails = [tail.forward(call, kernel) for tail in tails]
@@ -275,13 +254,6 @@ def backward_group(call, block, kernel, saved, d_outputs):
     """Returns a dict that maps names of tensors to gradients.
 
     Gradients of tables are in the accumulation dtype, the others in that of the queries.
-
-    Args:
-        call: as in `forward`.
-        block: as in `forward_group`.
-        kernel: as in `attend`.
-        saved: the `Saved` of `forward_group`.
-        d_outputs: gradient of the outputs.
     """
     dtype, band, tails = call.query.dtype, Band.of(call, block), make_tails(call)
     d_outputs = _accumulate(d_outputs)
@@ -331,12 +303,10 @@ def backward_group(call, block, kernel, saved, d_outputs):
 
 
 def _by_id(call, of_band, of_tails):
-    """Returns a tensor `[B, N, T, R]` by relative id.
+    """Returns a tensor `[B, N, T, R]` by relative id, with zeros for tails that are missing.
 
-    Args:
-        call: as in `forward`.
-        of_band: entries of the diagonals of the band, from left to right.
-        of_tails: dict of entries `[B, N, T, 1]` of the tails by side. Default: zeros.
+    `of_band` has the diagonals of the band, from left to right, and `of_tails` entries
+    `[B, N, T, 1]` by side.
     """
     sides = ("left",) if call.causal else ("left", "right")
     left, *right = (
@@ -427,12 +397,7 @@ class Tail(NamedTuple):
     def backward(self, call, kernel, saved, outputs, d_outputs):
         """Returns the gradients of the tail's queries, keys and values.
 
-        Args:
-            call: as in `forward`.
-            kernel: as in `forward`.
-            saved: the `SavedTail`.
-            outputs: outputs of the whole attention `[B, N, T, H]`.
-            d_outputs: their gradient.
+        `outputs` and `d_outputs` are those of the whole attention.
         """
         outputs = self.queries(outputs)
         if call.value_table is not None:
@@ -449,10 +414,7 @@ class Tail(NamedTuple):
         return [self.order(_accumulate(x[..., :depth])) for x in gradients]
 
     def _inputs(self, call, kernel):
-        """Returns the kernel's queries, keys, values and mask of keys.
-
-        The mask is None if there is none, or if it is passed as features.
-        """
+        """Returns the kernel's queries, keys, values, and mask unless it is passed as features."""
         keys = slice(self.first_key, self.first_key + self.length)
         tensors = self.queries(call.query), call.key[:, :, keys], call.value[:, :, keys]
         query, key, value = map(self.order, tensors)
@@ -521,9 +483,9 @@ class Band(NamedTuple):
         return self._join(self._take_diagonals(products))
 
     def matrix(self, by_id):
-        """Returns the entries of the band of `[B, N, T, R]` as the matrix of each block.
+        """Returns the entries of the band of `[B, N, T, R]`, `[B, N, blocks, C, C + D - 1]`.
 
-        It has shape `[B, N, blocks, C, C + D - 1]`. Entries outside of the band are zero.
+        Entries outside of the band are zero.
         """
         return self._as_matrix(self._blocks(by_id[..., 1 : 1 + self.diagonals]))
 

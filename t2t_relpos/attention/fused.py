@@ -9,12 +9,9 @@ from t2t_relpos.attention.flash import combined_key_mask
 
 
 def attend(call, sizes):
-    """Returns (the outputs `[B, N, T, H]`, None).
+    """Returns (the outputs `[B, N, T, H]`, None) of a call with known lengths and offset.
 
-    Args:
-        call: an `AttentionCall` with known lengths and an int as query offset.
-        sizes: the `Sizes` of blocks for second derivatives and batches of gradients, which the
-            kernel does not have.
+    The kernel has no second derivatives and batches of gradients: blocks of `sizes` compute them.
     """
     call = dataclasses.replace(call, mask=None, key_mask=combined_key_mask(call))
     kernel = backend.fused_kernel()

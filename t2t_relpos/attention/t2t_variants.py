@@ -9,11 +9,8 @@ from t2t_relpos.backend import arange, as_tensors, check_exported_lengths, matmu
 def two_sided_table(table):
     """Converts a table that is zero beyond its range to one for clipped distances.
 
-    Args:
-        table: rows for distances `-(K - 1)` to `K - 1`, `[2K - 1, H]` or `[N, 2K - 1, H]`.
-
-    Returns:
-        Rows for distances `-K` to `K` with zeros at both ends, as `attend` expects.
+    `table` has rows for distances `-(K - 1)` to `K - 1`. The result has rows for `-K` to `K`, with
+    zeros at both ends, as `attend` expects.
 
     Reference: t2t `get_relative_embeddings_left_right`.
     """
@@ -23,11 +20,8 @@ def two_sided_table(table):
 def left_sided_table(table):
     """Converts a table of distances up to 0 to one for clipped distances.
 
-    Args:
-        table: rows for distances `-(K - 1)` to 0, `[K, H]` or `[N, K, H]`.
-
-    Returns:
-        Rows for distances `-K` to `K`, zero at `-K` and for keys after the query.
+    `table` has rows for distances `-(K - 1)` to 0. The result has rows for `-K` to `K`, zero at
+    `-K` and for keys after the query.
 
     Reference: t2t `get_relative_embeddings_left`.
     """

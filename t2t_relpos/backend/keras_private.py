@@ -46,13 +46,9 @@ def attach_mask(tensor, mask):
 
 
 def output_spec(function, *specs, dtype, variables):
-    """Returns the output specs of a function whose variables are cast to a dtype.
+    """Returns the output specs of a function for `keras.KerasTensor` specs of its arguments.
 
-    Args:
-        function: a function of tensors.
-        *specs: its arguments, `keras.KerasTensor`.
-        dtype: the compute dtype of a layer, or None to leave the variables as they are.
-        variables: the variables that the function reads.
+    The variables that it reads are cast to `dtype`, the compute dtype of a layer, or None.
     """
     if in_stateless_scope():
         function = _with_values(function, variables)

@@ -232,13 +232,7 @@ def softmax(scores, mask):
 
 
 def as_seed(drawn, block=None):
-    """Converts a seed from keras.random.SeedGenerator to int32 `[2]`, as TensorFlow expects.
-
-    Args:
-        drawn: the seed.
-        block: number of a block, an int or a scalar tensor, or None. Each number gives a different
-            seed.
-    """
+    """Converts a seed of keras.random.SeedGenerator to int32 `[2]`, another one for each block."""
     seed = tf.bitcast(tf.cast(drawn, tf.uint32), tf.int32)
     return seed if block is None else tf.random.experimental.stateless_fold_in(seed, block)
 

@@ -41,7 +41,7 @@ class _Arguments(NamedTuple):
     """Arguments of the shared function: tensors, or None, and Python constants.
 
     Args:
-        query: as in `attend`. Those of `DIFFERENTIABLE` are differentiated.
+        query: as in `attend`, as the other tensors of `DIFFERENTIABLE`.
         key: as in `attend`.
         value: as in `attend`.
         key_table: as in `attend`.
@@ -96,12 +96,7 @@ class _Arguments(NamedTuple):
 
 @tf.autograph.experimental.do_not_convert
 def attend_in_one_block(call, sizes):
-    """Returns (the outputs `[B, N, T, Hv]` of attention with the query offset `S - T`, None).
-
-    Args:
-        call: an `AttentionCall`.
-        sizes: the `Sizes` with the chunks of the left tail.
-    """
+    """Returns (the outputs `[B, N, T, Hv]` of attention with the query offset `S - T`, None)."""
     mask = call.combined_mask()
     is_masked = call.key_mask is not None or call.mask is not None
     masks = () if mask is None else (mask,)
@@ -132,11 +127,8 @@ def _arguments(call, least, **options):
 def attend_in_blocks(call, sizes, *, save_weights):
     """Returns (the outputs `[B, N, T, Hv]`, None).
 
-    Args:
-        call: an `AttentionCall`.
-        sizes: the `Sizes` of the blocks.
-        save_weights: whether the gradient reads saved attention weights instead of rematerializing
-            them. If True, a SavedModel can't include the gradient.
+    If `save_weights`, the gradient reads saved attention weights instead of rematerializing them. A
+    SavedModel can't include the gradient then.
     """
     masks = [None if call.key_mask is None else key_padding_mask(call.key_mask), call.mask]
     masks = tuple(mask for mask in masks if mask is not None)
@@ -279,9 +271,7 @@ class Block(NamedTuple):
     def weights(self, query, key):
         """Returns the weights before dropout `[.., C, S]`.
 
-        Args:
-            query: a dict, the queries as `TableTerms.augment` returns them.
-            key: `[.., S, H]`.
+        `query` is a dict, the queries as `TableTerms.augment` returns them.
         """
         scores = self._products(query, key)
         if "diagonals" in query:
@@ -304,11 +294,7 @@ class Block(NamedTuple):
 
         They are `"outputs"` without the value table; with a value table, those of `Band.sums`; with
         dropout, `"total"`, the sum of the weights after dropout; and, if a query may be fully
-        masked, `"has_valid_key"`, 0 or 1.
-
-        Args:
-            dropped: weights after dropout.
-            value: `[.., S, Hv]`.
+        masked, `"has_valid_key"`, 0 or 1. `dropped` are the weights after dropout.
         """
         results = {"outputs": matmul(dropped, value, self.arguments.query.dtype)}
         if self.arguments.value_table is not None:
@@ -324,14 +310,8 @@ class Block(NamedTuple):
         """Returns (a dict of results by query as in `forward`, a dict of gradients of the keys).
 
         The first has `"d_query"`, without the key table, and, with a key table, those of
-        `Band.sums`. The second has `"key"` and `"value"`.
-
-        Args:
-            weights: weights before dropout.
-            dropped: weights after dropout.
-            by_query: a dict, gradients of the outputs as `_Attention.backward` makes it.
-            key: `[.., S, H]`.
-            value: `[.., S, Hv]`.
+        `Band.sums`. The second has `"key"` and `"value"`. `by_query` has gradients of the outputs,
+        as `_Attention.backward` makes it.
         """
         dtype = self.arguments.query.dtype
         d_scores = self._products(by_query, value) * dropped
@@ -560,13 +540,7 @@ class _BlockLoops:
         return Block(self._arguments, band, self._mask(group, number), index)
 
     def forward(self, query, key, value):
-        """Returns a dict of the results of `Block.forward` for all blocks.
-
-        Args:
-            query: a dict, as in `Block.weights`.
-            key: keys.
-            value: values.
-        """
+        """Returns a dict of the results of `Block.forward` for all blocks."""
         query = _flatten(query)
 
         def one_block(block, index, group, keys):
@@ -585,14 +559,7 @@ class _BlockLoops:
         return results
 
     def backward(self, by_query, query, key, value):
-        """Returns the results of `Block.backward` for all blocks.
-
-        Args:
-            by_query: a dict, as in `Block.backward`.
-            query: as in `forward`, or None if weights are saved.
-            key: keys.
-            value: values.
-        """
+        """Returns the results of `Block.backward` for all blocks. `query` may be None."""
         by_query, query = _flatten(by_query), _flatten(query or {})
 
         def one_block(block, index, group, keys):
@@ -623,7 +590,7 @@ class _BlockLoops:
             keys: dict of the keys and values for which `one_block` returns gradients.
 
         Returns:
-            (a dict of results by query, of weights in a TensorArray, a dict of gradients of keys).
+            (a dict of results by query, weights in a TensorArray; a dict of gradients of keys).
         """
 
         def run_block(group, number, state):
@@ -662,12 +629,7 @@ class _BlockLoops:
 def _band_padding(shape, first, last, size, length_k):
     """Returns the keys to add (left, right), so that blocks have each diagonal of the band.
 
-    Args:
-        shape: a `BandShape`.
-        first: key position of the first query of the first block.
-        last: key position of the first query of the last block.
-        size: number of queries of a block.
-        length_k: number of keys.
+    `first` and `last` are key positions of the first query of the first and of the last block.
     """
     below, above = shape.diagonals
     # The band of the first block ends after the first key, and no diagonal starts before it.
