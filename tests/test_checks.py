@@ -18,12 +18,10 @@ from t2t_relpos.attention import (
 MASK = np.ones((3, 7), bool)
 SIZES = {"B": 3, "T": 7, "S": 11, "N": 2}
 PAIRS = "B T S | T S | B N T S"
-BOOLEAN = (
-    "Convert an additive bias (0 and -1e9) with `bias == 0`, and a mask of 1.0 and 0.0 with "
-    "`mask > 0`."
-)
+BOOLEAN = "Expected `mask` to be boolean, True = attend. Received: dtype "
+OFFSET = "Expected `query_offset` "
 
-# (function, arguments, text of the error)
+# (function, arguments, first words of the error)
 ERRORS = [
     (
         _checks.check,
@@ -44,31 +42,25 @@ ERRORS = [
     (
         _checks.check,
         ([1, 2], "mask", "B T"),
-        "Expected `mask` to be a tensor or an array of shape [B, T]. Received: list. Convert it "
-        "with numpy.asarray.",
+        "Expected `mask` to be a tensor or an array of shape [B, T]. Received: list.",
     ),
     (
-        _checks.check,
-        (np.zeros((3, 7), "float32"), "mask", "B T", "mask"),
-        f"Expected `mask` to be boolean, True = attend. Received: dtype float32. {BOOLEAN}",
+        functools.partial(_checks.check, advice="Pass ids.", required=True),
+        (None, "ids", "B T"),
+        "Expected `ids` to be a tensor or an array of shape [B, T]. Received: NoneType. Pass ids.",
     ),
+    (_checks.check, (np.zeros((3, 7)), "mask", "B T", "mask"), BOOLEAN + "float64. Convert an add"),
     (
         _checks.check,
         (np.full((3, 7), -(10**9)), "mask", "B T", "mask"),
-        "Expected `mask` to be boolean, True = attend. Received: dtype int64 with values from "
-        f"-1000000000 to -1000000000. {BOOLEAN}",
+        BOOLEAN + "int64 with values from -1000000000 to -1000000000.",
     ),
     (
         _checks.check,
         (MASK, "labels", "B T", "int"),
-        "Expected `labels` of an integer dtype. Received: dtype bool. Cast them with "
-        "keras.ops.cast(..., 'int32').",
+        "Expected `labels` of an integer dtype. Received: dtype bool. Cast them",
     ),
-    (
-        _checks.check,
-        (MASK, "cache", "B T", "float"),
-        "Expected `cache` of a floating-point dtype. Received: dtype bool.",
-    ),
+    (_checks.check, (MASK, "cache", "B T", "float"), "Expected `cache` of a floating-point dtype."),
     (
         _checks.check_shape,
         ((3, 7), "query", "B T D", {"B": 3, "D": 6}),
@@ -87,8 +79,7 @@ ERRORS = [
     (
         _checks.positions,
         (np.full(7, 2**40), "query_positions", "T | B T", SIZES),
-        "Expected `query_positions` in [-2147483647, 2147483648). Received: values from "
-        "1099511627776 to 1099511627776.",
+        "Expected `query_positions` in [-2147483647, 2147483648). Received: values from 1099511",
     ),
     (
         _checks.in_range,
@@ -98,50 +89,28 @@ ERRORS = [
     (
         _checks.token_ids,
         (np.array([[-1, 2]]), 7),
-        "Expected token ids in [0, 7). Received: values from -1 to 2. Use the tokenizer of the "
-        "model, or a larger vocab_size.",
+        "Expected token ids in [0, 7). Received: values from -1 to 2. Use the tokenizer",
     ),
-    (
-        _checks.query_offset,
-        ([0, 1],),
-        "Expected `query_offset` to be an int, a scalar tensor, or an int tensor [B]. Received: "
-        "[0, 1].",
-    ),
-    (
-        _checks.query_offset,
-        (np.zeros((2, 1), int),),
-        "Expected `query_offset` of shape [] (a scalar) or [B]. Received: shape (2, 1).",
-    ),
-    (
-        _checks.query_offset,
-        (0.5,),
-        "Expected `query_offset` of an integer dtype. Received: dtype float64. Cast them with "
-        "keras.ops.cast(..., 'int32').",
-    ),
-    (
-        _checks.query_offset,
-        (2**40,),
-        "Expected `query_offset` in [-2147483647, 2147483648). Received: values from "
-        "1099511627776 to 1099511627776.",
-    ),
+    (_checks.query_offset, ([0, 1],), OFFSET + "to be an int, a scalar tensor, or an int tensor"),
+    (_checks.query_offset, (True,), OFFSET + "to be an int, a scalar tensor, or an int tensor"),
+    (_checks.query_offset, (np.zeros((2, 1), int),), OFFSET + "of shape [] (a scalar) or [B]."),
+    (_checks.query_offset, (0.5,), OFFSET + "of an integer dtype. Received: dtype float64."),
+    (_checks.query_offset, (2**40,), OFFSET + "in [-2147483647, 2147483648). Received: values"),
     (
         _checks.positive_int,
         (0, "num_heads"),
-        "Expected `num_heads` to be a positive integer. Received: num_heads=0. Pass an int of 1 "
-        "or more as argument `num_heads`.",
+        "Expected `num_heads` to be a positive integer. Received: num_heads=0. Pass an int",
     ),
     (
         _checks.rate,
         (1.0, "dropout"),
-        "Expected `dropout` to be at least 0 and below 1. Received: dropout=1.0",
+        "Expected `dropout` to be at least 0 and below 1. Received: d",
     ),
     (
         _checks.max_relative_position,
         (-1,),
         "Expected `max_relative_position`, the clipping distance, to be an integer from 0 to "
-        "1,000,000, or a pair of them, (left, right). Received: max_relative_position=-1. Pass it "
-        "by keyword. Values from 8 to 32 suit translation; 0 gives all positions the same "
-        "embedding.",
+        "1,000,000, or a pair of them, (left, right). Received: max_relative_position=-1.",
     ),
     *(
         (
@@ -157,9 +126,8 @@ ERRORS = [
 
 @pytest.mark.parametrize("function, arguments, text", ERRORS)
 def test_errors(function, arguments, text):
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match=re.escape(text)):
         function(*arguments)
-    assert str(error.value) == text
 
 
 def test_check_returns_the_known_sizes():
@@ -253,8 +221,3 @@ def test_parts_of_t2t_have_one_distance(name):
         with pytest.raises(ValueError, match=message):
             make(max_relative_position=value)
     assert make(max_relative_position=(3, 3)).max_relative_position == 3
-
-
-def test_required_arguments():
-    with pytest.raises(ValueError, match=r"shape \[B, T\]. Received: NoneType. Pass ids"):
-        _checks.check(None, "ids", "B T", advice="Pass ids.", required=True)

@@ -14,7 +14,7 @@ from t2t_relpos import _checks, backend
 from t2t_relpos.attention import dispatch
 from t2t_relpos.attention.band import Distances
 from t2t_relpos.attention.dropout import AttentionDropout, SeededDropout
-from t2t_relpos.attention.masks import causal_mask, combine_masks, key_padding_mask, window_mask
+from t2t_relpos.attention.masks import combine_masks, key_padding_mask, make_attention_mask
 from t2t_relpos.attention.relative_ids import as_positions, relative_ids
 from t2t_relpos.backend import as_tensor, as_tensors, ops
 
@@ -383,12 +383,13 @@ class AttentionCall:
 
     def combined_mask(self):
         """Returns the conjunction of all masks, broadcastable to `[B, N, T, S]`, or None."""
-        lengths, window = (self.length_q, self.length_k), self.sliding_window
-        return combine_masks(
-            self.mask,
-            None if self.key_mask is None else key_padding_mask(self.key_mask),
-            causal_mask(*lengths, self.query_offset) if self.causal else None,
-            None if window is None else window_mask(*lengths, window, self.query_offset),
+        key_mask = None if self.key_mask is None else key_padding_mask(self.key_mask)
+        return make_attention_mask(
+            (self.length_q, self.length_k),
+            combine_masks(self.mask, key_mask),
+            causal=self.causal,
+            window=self.sliding_window,
+            query_offset=self.query_offset,
         )
 
     def pair_ids(self):

@@ -39,7 +39,13 @@ from t2t_relpos.backend import accumulation_dtype, custom_gradient, ops, zeros_l
 def attend(call, sizes, *, unrolled):
     """Returns (the outputs `[B, N, T, Hv]`, None), in the unrolled form or in the scanned one."""
     call, reference = _with_difference_rows(call)
-    outputs = _run(call, make_segments(call, sizes, unrolled=unrolled), save_weights=unrolled)
+    segments = make_segments(call, sizes, unrolled=unrolled)
+    outputs = differentiate(
+        call,
+        lambda call: forward(call, segments, save_weights=unrolled),
+        lambda call, *results: backward(call, segments, *results),
+        lambda call: forward(call, segments, save_weights=False)[0],
+    )
     if needs_total(call):
         outputs, total = ops.split(outputs, [call.value.shape[-1]], axis=-1)
         reference = None if reference is None else total * reference
@@ -80,25 +86,25 @@ def _with_difference_rows(call):
 DIFFERENTIABLE = "query", "key", "value", "key_table", "value_table"
 
 
-def _run(call, segments, *, save_weights):
-    """Returns the outputs, with a custom gradient."""
+def differentiate(call, forward, backward, plain):
+    """Returns outputs with a custom gradient.
+
+    Args:
+        call: an `AttentionCall`.
+        forward: function of the call that returns (outputs, saved results).
+        backward: function of the call, the saved results and the gradient of the outputs that
+            returns a dict of gradients.
+        plain: function of the call that returns the outputs, as in `backend.custom_gradient`.
+    """
     tensors = {name: getattr(call, name) for name in (*DIFFERENTIABLE, "key_mask", "mask")}
     tensors["query_offset"] = None if isinstance(call.query_offset, int) else call.query_offset
     tensors["seed"] = None if call.dropout is None else call.dropout.seed
     tensors = {name: x for name, x in tensors.items() if x is not None}
 
-    def of_call(function, **options):
-        """Returns a function of a dict of tensors, which replace those of the call."""
-        return lambda tensors, *results: function(
-            _with_tensors(call, tensors), segments, *results, **options
-        )
+    def of_call(function):
+        return lambda tensors, *results: function(_with_tensors(call, tensors), *results)
 
-    def plain(tensors):
-        return forward(_with_tensors(call, tensors), segments, save_weights=False)[0]
-
-    return custom_gradient(
-        of_call(forward, save_weights=save_weights), of_call(backward), plain, tensors
-    )
+    return custom_gradient(of_call(forward), of_call(backward), of_call(plain), tensors)
 
 
 def _with_tensors(call, tensors):

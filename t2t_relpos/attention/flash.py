@@ -40,8 +40,8 @@ from t2t_relpos.attention import blockwise
 from t2t_relpos.attention.band import Distances, extend_table
 from t2t_relpos.attention.blocks import matmul, transpose
 from t2t_relpos.attention.blockwise import (
-    DIFFERENTIABLE,
     d_rows,
+    differentiate,
     matmul_rows,
     products_with_rows,
 )
@@ -50,7 +50,6 @@ from t2t_relpos.backend import (
     accumulation_dtype,
     add_at,
     arange,
-    custom_gradient,
     fill_masked,
     flash_kernel,
     ops,
@@ -69,18 +68,11 @@ def attend(call, sizes, kernel=flash_kernel):
     `kernel` is a module with the functions `has_masks`, `forward` and `backward` of
     `backend.torch_flash`.
     """
-    call = _with_rows_of_ids(call)
-    tensors = {name: getattr(call, name) for name in (*DIFFERENTIABLE, "key_mask")}
-    tensors = {name: x for name, x in tensors.items() if x is not None}
-
-    def with_tensors(tensors):
-        return dataclasses.replace(call, **tensors)
-
-    outputs = custom_gradient(
-        lambda tensors: forward(with_tensors(tensors), sizes, kernel),
-        lambda tensors, saved, d: backward(with_tensors(tensors), sizes, kernel, saved, d),
-        lambda tensors: _outputs_by_blocks(with_tensors(tensors), sizes),
-        tensors,
+    outputs = differentiate(
+        _with_rows_of_ids(call),
+        lambda call: forward(call, sizes, kernel),
+        lambda call, *results: backward(call, sizes, kernel, *results),
+        lambda call: _outputs_by_blocks(call, sizes),
     )
     return outputs, None
 

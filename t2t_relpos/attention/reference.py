@@ -8,9 +8,6 @@ Shapes: B batch, T query length, S key length, N heads, H depth of a head,
 K max_relative_position, R = 2K + 1 rows of a table.
 """
 
-import dataclasses
-from typing import Any
-
 import keras
 from keras import ops
 
@@ -186,116 +183,30 @@ def dot_product_attention_relative(
     >>> keras.ops.convert_to_numpy(output).ravel().tolist()
     [26.0, 16.0]
     """
-    options = _Options(max_relative_position, dropout_rate, cache, allow_memory, seed)
-    output, _ = _attention_and_weights(q, k, v, bias, (key_embeddings, value_embeddings), options)
-    return output
-
-
-def attention_of_pairs(
-    query,
-    key,
-    value,
-    key_table=None,
-    value_table=None,
-    *,
-    max_relative_position,
-    query_positions,
-    key_positions,
-    mask=None,
-):
-    """Returns attention by its definition, with the vectors of all pairs of a query and a key.
-
-    It has two clipping distances, unlike tensor2tensor. Queries are not scaled.
-
-    Args:
-        query: `[B, N, T, H]`.
-        key: `[B, N, S, H]`.
-        value: `[B, N, S, Hv]`.
-        key_table: a^K, `[R, H]` or `[N, R, H]`, or None. Default: None.
-        value_table: a^V, `[R, Hv]` or `[N, R, Hv]`, or None. Default: None.
-        max_relative_position: (left, right). R is left + right + 1.
-        query_positions: int32 `[T]`.
-        key_positions: int32 `[S]`.
-        mask: bool, broadcasts to `[B, N, T, S]`; True = attend. A fully masked query gets zeros.
-            Default: None.
-
-    Returns:
-        (outputs `[B, N, T, Hv]`, weights `[B, N, T, S]`).
-
-    Reference: Shaw et al. 2018, equations 1 to 4.
-
-    Example:
-    >>> import keras
-    >>> import numpy as np
-    >>> from t2t_relpos.attention import reference
-    >>> q = k = v = np.ones((1, 1, 2, 1), "float32")
-    >>> table = np.array([[10.0], [20.0], [30.0], [40.0]], "float32")  # distances -2 to 1
-    >>> positions = {"query_positions": np.arange(2), "key_positions": np.arange(2)}
-    >>> output, _ = reference.attention_of_pairs(
-    ...     q, k, v, None, table, max_relative_position=(2, 1), **positions)
-    >>> keras.ops.convert_to_numpy(output).ravel().tolist()
-    [36.0, 26.0]
-    """
-    left, right = max_relative_position
-    rows = ops.clip(key_positions[None, :] - query_positions[:, None], -left, right) + left
-    # `[T, S, H]` or `[N, T, S, H]`.
-    key_vectors, value_vectors = (
-        0.0 if table is None else ops.take(table, rows, axis=-2)
-        for table in (key_table, value_table)
-    )
-    query = ops.expand_dims(query, 3)
-    key, value = ops.expand_dims(key, 2), ops.expand_dims(value, 2)
-    scores = ops.sum(query * (key + key_vectors), axis=-1)
-    if mask is None:
-        weights = _softmax(scores)
-    else:
-        weights = ops.where(mask, _softmax(ops.where(mask, scores, -1e9)), 0.0)
-    return ops.sum(ops.expand_dims(weights, -1) * (value + value_vectors), axis=3), weights
-
-
-@dataclasses.dataclass(frozen=True)
-class _Options:
-    """Options of `dot_product_attention_relative`."""
-
-    max_relative_position: int
-    dropout_rate: float
-    cache: bool
-    allow_memory: bool
-    seed: Any
-
-    def __post_init__(self):
-        _check_max_relative_position(self.max_relative_position, smallest=1)
-        if not 0.0 <= self.dropout_rate < 1.0:
-            raise ValueError(
-                "Expected dropout_rate to be at least 0 and below 1. "
-                f"Received: dropout_rate={self.dropout_rate}."
-            )
-
-
-def _attention_and_weights(q, k, v, bias, tables, options):
-    """Returns the output `[B, N, T, H]` and the weights `[B, N, T, S]` before dropout."""
-    q, k, v, *tables = as_tensors(q, k, v, *tables)
-    max_relative_position = options.max_relative_position
-    _check_shapes(q, k, v, options)
+    _check_max_relative_position(max_relative_position, smallest=1)
+    _checks.rate(dropout_rate, "dropout_rate")
+    q, k, v, *tables = as_tensors(q, k, v, key_embeddings, value_embeddings)
+    _check_shapes(q, k, v, cache=cache, allow_memory=allow_memory)
     for name, table in zip(("key_embeddings", "value_embeddings"), tables):
         _check_table(name, table, max_relative_position, k.shape[-1])
-
     length_k = ops.shape(k)[2]
-    length_q = ops.shape(q)[2] if options.allow_memory else length_k
+    length_q = ops.shape(q)[2] if allow_memory else length_k
     relation_keys, relation_values = (
-        relative_position_embeddings(
-            table, length_q, length_k, max_relative_position, options.cache
-        )
+        relative_position_embeddings(table, length_q, length_k, max_relative_position, cache)
         for table in tables
     )
+    weights = _weights(q, k, bias, relation_keys)
+    if dropout_rate > 0.0:
+        weights = keras.random.dropout(weights, dropout_rate, seed=seed)
+    return relative_attention_inner(weights, v, relation_values, False)
+
+
+def _weights(q, k, bias, relation_keys):
+    """Returns the weights `[B, N, T, S]` before dropout."""
     logits = relative_attention_inner(q, k, relation_keys, True)
     if bias is not None:
         logits = logits + ops.cast(as_tensor(bias), logits.dtype)
-    weights = _softmax(logits)
-    dropped = weights
-    if options.dropout_rate > 0.0:
-        dropped = keras.random.dropout(weights, options.dropout_rate, seed=options.seed)
-    return relative_attention_inner(dropped, v, relation_values, False), weights
+    return _softmax(logits)
 
 
 def _softmax(logits):
@@ -320,7 +231,7 @@ def _check_table(name, table, max_relative_position, depth=None):
     _checks.check_shape(table.shape, name, "R H", sizes, advice=advice)
 
 
-def _check_shapes(q, k, v, options):
+def _check_shapes(q, k, v, *, cache, allow_memory):
     """Raises ValueError if query, key and value have shapes that t2t does not allow."""
     sizes = _checks.check_shape(k.shape, "k", "B N S H")
     _checks.check_shape(v.shape, "v", "B N S H", sizes)
@@ -328,8 +239,8 @@ def _check_shapes(q, k, v, options):
         "B N S H",
         "Pass allow_memory=True if keys that precede the queries make k longer.",
     )
-    if options.cache:
+    if cache:
         axes, advice = "B N 1 H", "With cache=True, there is one query."
-    elif options.allow_memory:
+    elif allow_memory:
         axes, advice = "B N T H", ""
     _checks.check_shape(q.shape, "q", axes, sizes, advice=advice)

@@ -105,13 +105,18 @@ def relative_ids(length_q, length_k, max_relative_position, query_offset=None):
         query_offset = length_k - length_q
     queries = key_positions(length_q, length_k, query_offset)
     keys = arange(length_k)
-    distances = max_relative_position
-    if not isinstance(distances, Distances):
-        distances = Distances.of(_checks.max_relative_position(max_relative_position))
+    distances = _distances(max_relative_position)
     if _fit_int32(length_q, length_k, query_offset):
         ids = keys + distances.left - ops.expand_dims(queries, -1)
         return ops.clip(ids, 0, distances.left + distances.right)
     return relative_ids_from_positions(queries, keys, distances)
+
+
+def _distances(max_relative_position):
+    """Returns the checked `Distances`. Those of a call are not checked again."""
+    if isinstance(max_relative_position, Distances):
+        return max_relative_position
+    return Distances.of(_checks.max_relative_position(max_relative_position))
 
 
 def relative_ids_from_positions(query_positions, key_positions, max_relative_position):
@@ -138,8 +143,6 @@ def relative_ids_from_positions(query_positions, key_positions, max_relative_pos
     """
     queries = ops.expand_dims(as_positions(query_positions, "query_positions"), -1)
     keys = ops.expand_dims(as_positions(key_positions, "key_positions"), -2)
-    distances = max_relative_position
-    if not isinstance(distances, Distances):
-        distances = Distances.of(_checks.max_relative_position(max_relative_position))
+    distances = _distances(max_relative_position)
     lowest, highest = range_around(queries, *distances)
     return ops.minimum(ops.maximum(keys, lowest), highest) - (queries - distances.left)

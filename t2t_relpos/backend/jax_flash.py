@@ -48,12 +48,6 @@ def has_kernel(query):
         return False
 
 
-def largest_depth():
-    """Returns the largest depth that the kernel supports on the GPU."""
-    is_hopper = _cudnn().check_compute_capability("9.0")
-    return LARGEST_DEPTH if is_hopper else LARGEST_DEPTH_BEFORE_HOPPER
-
-
 def supports(query, depth):
     """Returns whether this GPU supports a depth: H, or more with features for masks."""
     is_hopper = _cudnn().check_compute_capability("9.0")

@@ -130,12 +130,17 @@ def test_weights_and_outputs_of_all_lengths_have_the_dtype_of_the_query(length, 
         assert [dtype_of(x) for x in results] == ["bfloat16"] * 3
 
 
+def port_without_bias(q, k, v, *tables):
+    return dot_product_attention_relative(q, k, v, None, *tables, 2)
+
+
 @pytest.mark.parametrize(
     "function, shapes, options",
     [
         (attend_two_blocks, [(1, 2, 7, 4)] * 3 + [(12, 4)] * 2, {"block_length": 3}),
         (attend_2d, [(1, 2, 3, 5, 4)] * 3 + [(5, 4), (7, 4)], {}),
         (relative_attention_inner, [(1, 2, 7, 4)] * 2 + [(7, 7, 4)], {"transpose": True}),
+        (port_without_bias, [(1, 2, 7, 4)] * 3 + [(5, 4)] * 2, {}),
     ],
 )
 def test_other_functions_cast_to_the_dtype_of_the_query(function, shapes, options, rng):
@@ -148,14 +153,6 @@ def test_other_functions_cast_to_the_dtype_of_the_query(function, shapes, option
         [ops.cast(x, "float32") for x in keras.tree.flatten(xs)] for xs in (found, expected)
     )
     assert_all_close(found, expected, rtol=0, atol=0)
-
-
-def test_port_casts_to_the_dtype_of_the_query():
-    table = np.ones((5, 5), "float32")
-    query = ops.cast(X, "bfloat16")
-    assert (
-        dtype_of(dot_product_attention_relative(query, X, X, None, table, table, 2)) == "bfloat16"
-    )
 
 
 def test_tables_of_arbitrary_ids_may_have_an_even_number_of_rows():
@@ -210,11 +207,6 @@ FLOAT_MASKS = {"mask": table(7, 7), "key_mask": table(2, 7), "query_mask": table
             {"key_table": table(6, 5), "max_relative_position": (3, 1)},
             r"tables with 5 rows, .* max_relative_position=\(3, 1\). Received: 6 rows",
         ),
-        (
-            {"key_table": table(5, 5), "max_relative_position": (4,)},
-            r"or a pair of them, \(left, right\). Received: max_relative_position=\(4,\)",
-        ),
-        ({"max_relative_position": -1}, "from 0 to 1,000,000, .* Received: max_.*=-1"),
         ({"value_table": table(1, 7, 5)}, r"Received: shape \(1, 7, 5\)"),
         ({"value_table": table(5)}, r"Received: shape \(5,\)"),
         (
@@ -226,11 +218,7 @@ FLOAT_MASKS = {"mask": table(7, 7), "key_mask": table(2, 7), "query_mask": table
             with_ids(np.full((7, 7), -1)),
             r"`relative_ids` in \[0, 4\). Received: values from -1 to -1. They are the rows",
         ),
-        (with_ids(np.full((7, 7), 4)), "Received: values from 4 to 4"),
-        (
-            with_ids(np.zeros((7, 7), "float32")),
-            "Expected `relative_ids` of an integer dtype. Received: dtype float32",
-        ),
+        (with_ids(np.zeros((7, 7), "float32")), "Expected `relative_ids` of an integer dtype"),
         (
             with_ids(np.zeros(7, int)),
             r"Expected `relative_ids` of shape \[T, S\] or \[B, T, S\]. Received: shape \(7,\)",
@@ -243,18 +231,11 @@ FLOAT_MASKS = {"mask": table(7, 7), "key_mask": table(2, 7), "query_mask": table
         ),
         ({"rematerialize": "yes"}, "Expected `rematerialize` to be True, .* Received: 'yes'"),
         ({"query_offset": [0, 1]}, r"Expected `query_offset` to be an int, .* Received: \[0, 1\]"),
-        ({"query_offset": True}, "Received: True"),
-        ({"query_offset": 0.5}, "Expected `query_offset` of an integer dtype. Received: dtype"),
-        ({"query_offset": 2**40}, r"in \[-2147483647"),
         ({"sliding_window": 0}, "Expected `sliding_window` to be a positive integer. Received: "),
-        (
-            {"query_offset": np.zeros((2, 1), int)},
-            r"Expected `query_offset` of shape \[\] \(a scalar\) or \[B\]. .*: shape \(2, 1\)",
-        ),
         *(
             (
                 {name: mask},
-                f"Expected `{name}` to be boolean, True = attend. Received: dtype float32. Convert",
+                f"Expected `{name}` to be boolean, True = attend. Received: dtype float32",
             )
             for name, mask in FLOAT_MASKS.items()
         ),

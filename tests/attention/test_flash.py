@@ -3,14 +3,11 @@
 There, `flash without a kernel` has a plain function in place of the kernel.
 """
 
-import gc
-import weakref
-
 import keras
 import numpy as np
 import plain_flash_kernel
 import pytest
-from gradients import gradients_of_squared_gradients, output_and_gradients
+from gradients import output_and_gradients
 from keras import ops
 from sizes import largest_tensor
 
@@ -43,23 +40,28 @@ def compute(arrays, implementation, **options):
 @pytest.mark.parametrize(
     "length, k",
     # Blocks have 64 queries, or as many as the band has diagonals.
-    [(63, 5), (64, 5), (65, 5), (130, 5), (130, 64), (130, 65), (130, 129), (130, 130), (2, 1)],
+    [(64, 5), (65, 5), (130, 64), (130, 65), (130, 130), (2, 1)],
 )
 def test_lengths_around_blocks(length, k, causal, draw, assert_close):
     arrays = draw_inputs(draw, length, k)
     assert_close(compute(arrays, FLASH, causal=causal), compute(arrays, "by_id", causal=causal))
 
 
+@pytest.mark.parametrize("as_features", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
-def test_padding_longer_than_a_tail(causal, draw, assert_close):
+def test_padding_longer_than_a_tail(causal, as_features, draw, assert_close, monkeypatch):
     """Some queries have keys in the band only, in one tail only, or nowhere."""
+    implementation = FLASH
+    if as_features:  # Kernels for GPUs have no masks of keys.
+        monkeypatch.setattr(plain_flash_kernel, "HAS_MASKS", False)
+        implementation = plain_flash_kernel.without_kernel(dispatch.by_name("flash"))
     arrays, mask = draw_inputs(draw, 41, 3), np.ones((2, 41), bool)
     mask[0, :37], mask[1, 2:] = False, False
     options = {"causal": causal, "key_mask": mask}
-    found = compute(arrays, FLASH, **options)
+    found = compute(arrays, implementation, **options)
     assert_close(found, compute(arrays, "by_id", **options))
     mask[0] = False
-    outputs, gradients = compute(arrays, FLASH, **options)
+    outputs, gradients = compute(arrays, implementation, **options)
     for x in (outputs, *(gradients[name] for name in TENSORS[:3])):
         np.testing.assert_array_equal(x[0], 0)
 
@@ -68,51 +70,6 @@ def test_padding_longer_than_a_tail(causal, draw, assert_close):
 def test_masks_of_keys_in_all_shapes(shape, draw, rng, assert_close):
     arrays, mask = draw_inputs(draw, 19, 2), rng.random(shape) < 0.6
     assert_close(compute(arrays, FLASH, mask=mask), compute(arrays, "by_id", mask=mask))
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("length", [19, 41])
-def test_masks_as_features(length, causal, draw, rng, assert_close, monkeypatch):
-    """Kernels for GPUs have no masks of keys."""
-    monkeypatch.setattr(plain_flash_kernel, "HAS_MASKS", False)
-    arrays, mask = draw_inputs(draw, length, 3), rng.random((2, length)) < 0.4
-    mask[0, : length // 2], mask[1, -length // 2 :] = False, False
-    options = {"causal": causal, "key_mask": mask}
-    implementation = plain_flash_kernel.without_kernel(dispatch.by_name("flash"))
-    assert_close(compute(arrays, implementation, **options), compute(arrays, "by_id", **options))
-
-
-@on_torch
-def test_gradients_do_not_depend_on_later_changes_of_the_outputs(draw):
-    arrays = draw_inputs(draw, 19, 2)
-
-    def changed_in_place(xs):
-        return attend(**xs, implementation=FLASH, return_weights=False)[0].mul_(3)
-
-    _, found = output_and_gradients(changed_in_place, arrays)
-    for name, expected in compute(arrays, FLASH)[1].items():
-        np.testing.assert_allclose(found[name], 3 * expected, rtol=1e-4, atol=1e-4)
-
-
-@on_torch
-def test_second_derivatives_of_dependent_tensors(draw, precision):
-    arrays = dict(zip(("query", "value"), draw(19, 19, 2)[:2], strict=True))
-
-    def loss(implementation):
-        table = ops.reshape(ops.arange(25, dtype="float32"), (5, 5)) / 25
-
-        def squares(xs):
-            tensors = xs | {"key": ops.sin(xs["query"]), "key_table": table}
-            options = {"implementation": implementation, "return_weights": False}
-            return ops.sum(attend(**tensors, value_table=table, **options)[0] ** 2)
-
-        return squares
-
-    found, expected = (
-        gradients_of_squared_gradients(loss(name), arrays) for name in ("flash", "by_id")
-    )
-    for name, x in expected.items():
-        np.testing.assert_allclose(found[name], x, rtol=0, atol=1e-4 * np.abs(x).max())
 
 
 @on_torch
@@ -125,21 +82,6 @@ def test_no_tensor_is_quadratic_in_length(causal, draw):
 
     # The largest tensors are the keys of the blocks: 9 * (64 + 4) * 5, and the products with them.
     assert largest_tensor(outputs, arrays, []) <= 9 * 64 * 70
-
-
-@on_torch
-def test_outputs_are_freed_without_garbage_collection(draw):
-    import torch
-
-    arrays = [torch.tensor(x, requires_grad=True) for x in draw(23, 23, 2)]
-    gc.disable()
-    try:
-        outputs, _ = attend(*arrays, implementation="flash", return_weights=False)
-        reference = weakref.ref(outputs)
-        del outputs
-        assert reference() is None
-    finally:
-        gc.enable()
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="requires JAX")
@@ -239,12 +181,8 @@ class TestKernels:
             condition, _ = dispatch.by_name("flash").match(call)
             return condition and condition.text
 
-        arrays = draw(19, 19, 2)
-        options = {"rematerialize": True}
+        arrays, options = draw(19, 19, 2), {"rematerialize": True}
         assert unmet(*arrays, **options) is None
-        assert unmet(*arrays).startswith("`rematerialize` True, or more than")
-        assert "one depth" in unmet(*draw(19, 19, 2, value_dim=7), **options)
-        assert unmet(*draw(19, 19, 2, heads=3), **options) == "tables for all heads"
         for mask in (ops.ones((19, 19)), ops.ones((1, 3, 1, 19))):
             assert unmet(*arrays, mask=mask, **options).startswith("masks of keys only")
 

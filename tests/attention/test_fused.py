@@ -10,11 +10,12 @@ import os
 import keras
 import numpy as np
 import pytest
+from definition import attention_of_pairs
 from gradients import gradients_of_squared_gradients, output_and_gradients
 from keras import ops
 
 from t2t_relpos import RelativeMultiHeadAttention
-from t2t_relpos.attention import attend, explain, reference
+from t2t_relpos.attention import attend
 
 if keras.backend.backend() != "torch":
     pytest.skip("the fused kernel is for PyTorch", allow_module_level=True)
@@ -114,7 +115,7 @@ def check(k=(3, 4), causal=False, masked=False, offset=None, dtype="float32", la
         return ops.cast(outputs, "float32")
 
     def by_definition(xs):
-        return reference.attention_of_pairs(
+        return attention_of_pairs(
             **xs, max_relative_position=k, query_positions=positions,
             key_positions=np.arange(num_keys), mask=allowed,
         )[0]  # fmt: skip
@@ -248,21 +249,3 @@ def test_layer_selects_the_kernel(run_log):
     layer = RelativeMultiHeadAttention(2, 16, max_relative_position=(3, 4), flash_attention=True)
     layer(torch.randn(1, 20, 32), torch.randn(1, 20, 32))
     assert run_log == ["fused"]
-
-
-@pytest.mark.parametrize(
-    "options, reason",
-    [
-        ({"sliding_window": 9}, "no sliding window"),
-        ({"dropout": 0.1}, "no dropout"),
-        ({"dtype": "float64"}, "not float64"),
-        ({"key_dim": 160}, "16 to 128"),
-        ({"device": "cpu"}, "NVIDIA GPU"),
-        ({"rematerialize": None}, "`rematerialize` True"),
-    ],
-)
-def test_explain(options, reason):
-    on_gpu = {"backend": "torch", "device": "gpu", "dtype": "bfloat16", "rematerialize": True}
-    assert explain(500, **on_gpu).chosen == "fused"
-    explanation = explain(500, **(on_gpu | options))
-    assert explanation.chosen != "fused" and reason in explanation.reasons["fused"]

@@ -1,11 +1,14 @@
 """Compares outputs and gradients of every implementation with the definition of attention."""
 
 import functools
+import gc
 import re
+import weakref
 
 import keras
 import numpy as np
 import pytest
+from definition import attention_of_pairs
 from gradients import gradients_of_squared_gradients, output_and_gradients
 from keras import ops
 from seeds import FixedSeed
@@ -14,7 +17,6 @@ from t2t_relpos.attention import (
     attend,
     combine_masks,
     dispatch,
-    reference,
     relative_ids_from_positions,
 )
 from t2t_relpos.attention.attend import AttentionCall
@@ -141,7 +143,7 @@ class Problem:
 
     def _by_definition(self, arrays):
         queries, keys = self._positions
-        outputs, _ = reference.attention_of_pairs(
+        outputs, _ = attention_of_pairs(
             **arrays,
             max_relative_position=self._distances,
             query_positions=queries,
@@ -295,11 +297,17 @@ class TestDropout:
 
 
 def second_derivatives(implementation, problem):
-    """Returns a dict of the gradients of the sum of squares of a loss's gradients."""
+    """Returns a dict of the gradients of the sum of squares of a loss's gradients.
+
+    Keys depend on queries, and PyTorch changes the outputs in place.
+    """
     options = {"implementation": implementation, "return_weights": False} | problem.options
-    return gradients_of_squared_gradients(
-        lambda xs: ops.sum(attend(**xs, **options)[0] ** 2), problem.arrays
-    )
+
+    def loss(xs):
+        outputs, _ = attend(**xs | {"key": xs["key"] + ops.sin(xs["query"])}, **options)
+        return ops.sum((outputs.mul_(2) if BACKEND == "torch" else outputs) ** 2)
+
+    return gradients_of_squared_gradients(loss, problem.arrays)
 
 
 @pytest.mark.parametrize(
@@ -318,6 +326,22 @@ def test_second_derivatives_equal_autodiff_or_raise(case, implementation, proble
     for name, expected in problem.expected_second_derivatives.items():
         atol = tolerance * np.abs(expected).max()
         np.testing.assert_allclose(found[name], expected, rtol=0, atol=atol, err_msg=name)
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="only PyTorch frees memory by counting references")
+def test_outputs_are_freed_without_garbage_collection(implementation, problem_of):
+    import torch
+
+    arrays = problem_of(SQUARE).arrays
+    gc.disable()
+    try:
+        tensors = {name: torch.tensor(x, requires_grad=True) for name, x in arrays.items()}
+        outputs = run(implementation, tensors)
+        reference = weakref.ref(outputs)
+        del outputs
+        assert reference() is None
+    finally:
+        gc.enable()
 
 
 def test_indices_of_many_table_rows_do_not_overflow():

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 from compare_attention import ATTENTION_INPUTS, FAMILIES, FOLDER, LIMITS, load
+from definition import attention_of_pairs
 from keras import ops
 from measurement import relative_error
 
@@ -56,10 +57,13 @@ def test_position_matrix_is_zero_for_max_relative_position_0():
 @recordings
 def test_weights_equal_tensor2tensor(path):
     record = load(path)
-    q, k, v, *tables = (ops.convert_to_tensor(record[x]) for x in ATTENTION_INPUTS)
+    q, k, _, key_table, _ = (ops.convert_to_tensor(record[x]) for x in ATTENTION_INPUTS)
     max_relative_position, cache, allow_memory = options_of(record)
-    options = reference._Options(max_relative_position, 0.0, cache, allow_memory, seed=None)
-    _, weights = reference._attention_and_weights(q, k, v, record.get("bias"), tables, options)
+    length_q, length_k = q.shape[2] if allow_memory else k.shape[2], k.shape[2]
+    relation_keys = reference.relative_position_embeddings(
+        key_table, length_q, length_k, max_relative_position, cache
+    )
+    weights = reference._weights(q, k, record.get("bias"), relation_keys)
     assert_close(weights, record["weights"])
 
 
@@ -70,7 +74,7 @@ def test_attention_of_pairs_equals_tensor2tensor(path):
     max_relative_position, _, _ = options_of(record)
     bias = record.get("bias")
     lengths = q.shape[2], k.shape[2]
-    output, weights = reference.attention_of_pairs(
+    output, weights = attention_of_pairs(
         *(q, k, v, *tables),
         max_relative_position=(max_relative_position, max_relative_position),
         query_positions=np.arange(lengths[0]) + lengths[1] - lengths[0],
@@ -158,7 +162,7 @@ VALID = {
 }
 FIVE, ELEVEN = random_inputs(5), random_inputs(11)
 FIVE_AND_ELEVEN = {"q": FIVE["q"], "k": ELEVEN["k"], "v": ELEVEN["v"]}
-MORE_QUERIES = r"Expected at most as many queries as keys: .*Received: length_q=5, length_k=3\."
+MORE_QUERIES = "Expected at most as many queries as keys"
 
 
 @pytest.mark.parametrize(
@@ -168,57 +172,27 @@ MORE_QUERIES = r"Expected at most as many queries as keys: .*Received: length_q=
             (
                 function,
                 {"max_relative_position": value},
-                rf"Expected max_relative_position to be an int of at least {smallest}: .*"
-                rf"Received: max_relative_position={value}\.",
+                f"Expected max_relative_position to be an int of at least {smallest}",
             )
             for function, smallest in ((ATTENTION, 1), (MATRIX, 0))
             for value in (None, smallest - 1, 2.0, True)
         ),
         (MATRIX, {"length_q": 5}, MORE_QUERIES),
         (ATTENTION, {"q": FIVE["q"], "allow_memory": True}, MORE_QUERIES),
+        (ATTENTION, {"dropout_rate": 1.0}, "Expected `dropout_rate` to be at least 0 and below 1"),
+        (EMBEDDINGS, {"table": np.ones((5, 7))}, r"Expected `table` of shape \[R, H\] = \[7, \*\]"),
         *(
-            (
-                ATTENTION,
-                {"dropout_rate": rate},
-                r"Expected dropout_rate to be at least 0 and below 1\. "
-                rf"Received: dropout_rate={rate}\.",
-            )
-            for rate in (-0.1, 1.0)
-        ),
-        (
-            EMBEDDINGS,
-            {"table": np.ones((5, 7))},
-            r"Expected `table` of shape \[R, H\] = \[7, \*\]\. Received: shape \(5, 7\)\. R is 2",
-        ),
-        *(
-            (
-                ATTENTION,
-                {name: np.ones((5, 11))},
-                rf"`{name}` of shape \[R, H\] = \[5, 7\]\. Received: shape \(5, 11\)\. R is 2 ",
-            )
+            (ATTENTION, {name: np.ones((5, 11))}, rf"`{name}` of shape \[R, H\] = \[5, 7\]")
             for name in ("key_embeddings", "value_embeddings")
         ),
-        (
-            ATTENTION,
-            FIVE_AND_ELEVEN,
-            r"`q` of shape \[B, N, S, H\] = \[2, 3, 11, 7\]\. Received: shape \(2, 3, 5, 7\)\. "
-            "Pass allow_memory=True",
-        ),
+        (ATTENTION, FIVE_AND_ELEVEN, r"`q` of .* \[2, 3, 11, 7\].* Pass allow_memory=True"),
         (
             ATTENTION,
             FIVE_AND_ELEVEN | {"cache": True},
-            r"`q` of shape \[B, N, 1, H\] = \[2, 3, 1, 7\]\. .*With cache=True, there is one",
+            r"`q` of .* \[2, 3, 1, 7\].* With cache=True",
         ),
-        (
-            ATTENTION,
-            {"v": random_inputs(2)["v"]},
-            r"`v` of shape \[B, N, S, H\] = \[2, 3, 3, 7\]\. Received: shape \(2, 3, 2, 7\)",
-        ),
-        (
-            ATTENTION,
-            {"q": random_inputs(3)["q"][0]},
-            r"Expected `q` of shape \[B, N, S, H\] = \[2, 3, 3, 7\]\. Received: shape \(3, 3, 7\)",
-        ),
+        (ATTENTION, {"v": random_inputs(2)["v"]}, r"`v` of .* = \[2, 3, 3, 7\]"),
+        (ATTENTION, {"q": random_inputs(3)["q"][0]}, r"`q` of .* = \[2, 3, 3, 7\]"),
     ],
 )
 def test_ports_reject_invalid_arguments(function, changes, message):

@@ -1,6 +1,5 @@
 """Tests TensorFlow graphs that are traced with unknown lengths."""
 
-import dataclasses
 import functools
 
 import keras
@@ -162,29 +161,6 @@ def test_accelerators_choose_one_block_or_loops_by_a_single_condition(
     for length in (1, 7, 41, 42, 67):
         arrays = [tf.constant(x) for x in (*draw(length, length, 3, value_dim=7)[:3], *tables)]
         assert_close(run(*arrays), by_id(*arrays))
-
-
-def test_accelerators_run_one_block_up_to_1024_positions(draw, monkeypatch):
-    monkeypatch.setattr(backend, "device", lambda: "gpu")
-    run_names = []
-
-    def logged(row):
-        def run(call, *sizes, **options):
-            tf.py_function(lambda: run_names.append(row.name), [], [])
-            return row.attend(call)
-
-        return dataclasses.replace(row, function=run)
-
-    monkeypatch.setattr(dispatch, "TABLE", tuple(map(logged, dispatch.TABLE)))
-    tables = draw(1, 1, 16, value_dim=7)[3:]
-    run = graph_of(outputs_and_gradients_with(rematerialize=False), tables)
-    by_id = outputs_and_gradients_with(implementation="by_id")
-    for length, name in ((20, "full_matrix"), (1024, "full_matrix"), (1025, "scanned_blocks")):
-        arrays = [tf.constant(x) for x in (*draw(length, length, 16, value_dim=7)[:3], *tables)]
-        run_names.clear()
-        found = run(*arrays)
-        assert run_names == [name]
-        assert_all_close([found], [by_id(*arrays)], rtol=1e-12, atol=1e-10)
 
 
 @pytest.mark.parametrize("return_weights, jit_compile", [(True, False), (False, True)])

@@ -2,10 +2,11 @@ import keras
 import numpy as np
 import pytest
 from comparisons import assert_all_close
+from definition import attention_of_pairs
 from gradients import output_and_gradients, with_values
 from keras import ops
 
-from t2t_relpos.attention.reference import attention_of_pairs, dot_product_attention_relative
+from t2t_relpos.attention.reference import dot_product_attention_relative
 from t2t_relpos.layers import RelativeMultiHeadAttention, RelativeMultiHeadAttentionV2
 
 

@@ -40,12 +40,9 @@ from t2t_relpos.backend.tensorflow import shared_function
 class _Arguments(NamedTuple):
     """Arguments of the shared function: tensors, or None, and Python constants.
 
+    The first five, those of `DIFFERENTIABLE`, are as in `attend`.
+
     Args:
-        query: as in `attend`, as the other tensors of `DIFFERENTIABLE`.
-        key: as in `attend`.
-        value: as in `attend`.
-        key_table: as in `attend`.
-        value_table: as in `attend`.
         distances: the `Distances` of the tables.
         masks: tuple of bool masks, each broadcasts to `[B, N, T, S]`. True = attend. In one block,
             they include causality and the sliding window.
