@@ -142,6 +142,8 @@ $(TRITON)/installed: Makefile
 	$(PYTHON) -m pip install --quiet --no-deps --upgrade --target $(TRITON) 'triton>=3.7,<3.10'
 	touch $@
 
+# JAX compiles most operations of the tests, and runs them once.
+test-jax: export XLA_FLAGS ?= --xla_backend_optimization_level=0
 # Run tests on one backend, in an environment that has it.
 test-jax test-torch test-tensorflow: test-%: $(VENV)/installed
 	KERAS_BACKEND=$* $(RUN) -m pytest $(FAST) $(TESTS)

@@ -30,21 +30,25 @@ def import_again():
     return module
 
 
-def test_import_names_a_changed_function(monkeypatch):
-    monkeypatch.delattr("keras.src.backend.get_keras_mask")
-    with raises_changed(r"keras.src.backend \(.*get_keras_mask.*\)"):
-        import_again()
+def missing(owner, name):
+    return lambda monkeypatch: monkeypatch.delattr(owner, name)
 
 
-def test_import_names_a_changed_method(monkeypatch):
-    monkeypatch.delattr(keras.layers.Layer, "_flatten_layers")
-    with raises_changed("_flatten_layers of keras.layers.Layer"):
-        import_again()
-
-
-def test_import_names_a_changed_argument(monkeypatch):
+def export_without_format(monkeypatch):
     monkeypatch.setattr(keras.Model, "export", lambda self, filepath, **kwargs: None)
-    with raises_changed("the argument `format` of keras.Model.export"):
+
+
+@pytest.mark.parametrize(
+    "change, name",
+    [
+        (missing(keras.src.backend, "get_keras_mask"), r"keras.src.backend \(.*get_keras_mask.*\)"),
+        (missing(keras.layers.Layer, "_flatten_layers"), "_flatten_layers of keras.layers.Layer"),
+        (export_without_format, "the argument `format` of keras.Model.export"),
+    ],
+)
+def test_import_names_a_changed_api(change, name, monkeypatch):
+    change(monkeypatch)
+    with raises_changed(name):
         import_again()
 
 

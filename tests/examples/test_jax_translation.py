@@ -36,7 +36,7 @@ def expected(tmp_path_factory):
 
 def results(path, model_path, backend, devices):
     """Returns the results of the program, which runs in a separate process."""
-    flags = f"--xla_force_host_platform_device_count={devices}"
+    flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
     variables = environment(KERAS_BACKEND=backend, XLA_FLAGS=flags)
     run_python(translation.__file__, model_path, path, devices, env=variables)
     with np.load(path) as arrays:
@@ -45,15 +45,13 @@ def results(path, model_path, backend, devices):
 
 # Not slow: `make test-backends-core` runs these, on JAX and PyTorch.
 @pytest.mark.parametrize(
-    ("backend", "devices"),
-    [("tensorflow", 1), ("jax", 1), ("jax", 2), ("torch", 1)],
-    ids=["tensorflow", "jax-one-device", "jax-two-devices", "torch"],
+    ("backend", "devices"), [("tensorflow", 1), ("jax", 2)], ids=["tensorflow", "jax-two-devices"]
 )
 def test_training_and_translations_equal_other_backends(backend, devices, request, tmp_path):
     if keras.backend.backend() == "tensorflow":
         pytest.skip("the runs on other backends compare with TensorFlow")
-    if (backend, devices) == (keras.backend.backend(), 1):
-        pytest.skip("this configuration computes the expected results")
+    if devices == 2 and keras.backend.backend() != "jax":
+        pytest.skip("the run on JAX compares one device with two")
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
     model_path, here = request.getfixturevalue("expected")
