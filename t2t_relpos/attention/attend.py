@@ -127,10 +127,7 @@ def attend(
 def _attend_with_seed(tensors, options, of_dropout):
     """Returns the results of `_attend`. Its arguments may be in a graph of torch.compile.
 
-    Args:
-        tensors: as in `_attend`.
-        options: as in `_attend`.
-        of_dropout: fields of a `SeededDropout`, or an empty dict without dropout.
+    `of_dropout` has the fields of a `SeededDropout`, or is empty without dropout.
     """
     return _attend(tensors, options, SeededDropout(**of_dropout) if of_dropout else None)
 
@@ -138,10 +135,8 @@ def _attend_with_seed(tensors, options, of_dropout):
 def _attend(tensors, options, dropout):
     """Returns [outputs], or [outputs, weights] if weights are returned.
 
-    Args:
-        tensors: dict of the tensors of `attend`, or None.
-        options: dict of the other arguments of `attend`.
-        dropout: a `SeededDropout`, a function of the weights, or None.
+    `tensors` and `options` are the arguments of `attend` but `dropout`, which is a `SeededDropout`,
+    a function of the weights, or None.
     """
     tensors, options = dict(tensors), dict(options)
     query_mask, implementation = tensors.pop("query_mask"), options.pop("implementation")

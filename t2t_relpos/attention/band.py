@@ -130,8 +130,9 @@ def extend_table(table, distances, extended):
 def difference_rows(table, distances, *, causal):
     """Returns (rows minus the reference row `[.., L, H]`, reference row `[.., 1, H]`).
 
-    The reference row is the rightmost row, or the leftmost one if causal. The difference rows have
-    the order of the table, from left to right. If causal, those of keys after a query are left out.
+    The reference row is the rightmost row, or the leftmost one if causal. Softmax ignores it,
+    because it adds the same number to all scores of a query. Values add it once per query. The
+    difference rows are from left to right. If causal, those of keys after a query are left out.
     """
     if causal:
         reference, others, _ = ops.split(table, [1, distances.left + 1], axis=-2)

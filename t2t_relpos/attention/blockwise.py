@@ -1,18 +1,14 @@
 """Blockwise relative attention in keras.ops, with a custom gradient.
 
-It is used on JAX and PyTorch, and on TensorFlow with XLA or an accelerator.
+It is used on JAX and PyTorch, and on TensorFlow with XLA or an accelerator. Tables are difference
+rows (see `band.difference_rows`), which are nonzero in two regions:
 
-Softmax ignores a term that is equal for all keys of a query. Table rows are therefore stored as
-differences from a reference row: the rightmost one, or the leftmost one if causal. Values add the
-reference row once per query. The difference rows are nonzero in two regions:
-
-- the band (see `band`), which `skew.expand_ids` and `skew.sum_by_id` handle. For a block of queries
-  it has consecutive keys;
+- the band, which `skew.expand_ids` and `skew.sum_by_id` handle. For a block of queries it has
+  consecutive keys;
 - the left tail, if bidirectional: all keys before the band share relative id 0.
 
-There are two forms. The unrolled form reads a static slice of keys for each block, and saves the
-weights. The scanned form loops over the blocks and rematerializes the weights: memory is linear in
-length.
+The unrolled form reads a static slice of keys for each block, and saves the weights. The scanned
+form loops over the blocks and rematerializes the weights: memory is linear in length.
 
 Shapes: C queries of a block; L ids without the reference row (left + right, or left if causal).
 """

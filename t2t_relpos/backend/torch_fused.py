@@ -621,14 +621,11 @@ def _query_gradient(
 
 
 def _prepare(query, key, value, key_table, value_table, key_mask, settings):
-    """Returns what kernels read of the arguments of `forward`.
+    """Returns what kernels read of the arguments of `forward`: a mask, `Case`, offset, and lists.
 
+    They are [query, key, value], [their strides], and [key table, its step, value table, its step].
     Features of vectors are next to each other, and indices within a head fit into int32. Tables
     have a step from head to head. If causal, they lack the rows of later keys.
-
-    Returns:
-        ([query, key, value], [their strides], [key table, its step, value table, its step], mask,
-        `Case`, offset).
     """
     left, right, offset, causal = settings
     heads, depth = query.shape[1], query.shape[3]
@@ -691,7 +688,7 @@ def forward(
     key_mask: Tensor | None,
     settings: Sequence[int],
 ) -> tuple[Tensor, Tensor]:
-    """Returns attention, and the logarithms of the sums of exponentials for `backward`.
+    """Returns (outputs `[B, N, T, H]`, logarithms to base 2 of sums of exponentials `[B, N, T]`).
 
     Args:
         query: `[B, N, T, H]` with any strides, T at least 1, H at most 128. Scores are not scaled.
@@ -701,9 +698,6 @@ def forward(
         value_table: a^V, as `key_table`.
         key_mask: bool `[B, S]`, True = attend, or None.
         settings: left, right, key position of query 0, and 1 if keys after a query are masked.
-
-    Returns:
-        (outputs `[B, N, T, H]`, float32 `[B, N, T]`, to base 2).
     """
     vectors, strides, tables, mask, case, offset = _prepare(
         query, key, value, key_table, value_table, key_mask, settings

@@ -81,11 +81,6 @@ def flip(x, axis):
 
 
 @_for_tensors
-def log(x):
-    return x.log() if x.is_floating_point() else ops.log(x)
-
-
-@_for_tensors
 def logical_and(x1, x2):
     return x1.logical_and(x2) if isinstance(x2, torch.Tensor) else ops.logical_and(x1, x2)
 

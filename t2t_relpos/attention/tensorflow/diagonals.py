@@ -1,8 +1,6 @@
 """Relative terms on TensorFlow: bands of diagonals, and columns for the clipped tail.
 
-A relative position is a diagonal of the score matrix. Table rows are stored as differences from a
-reference row: the rightmost row, or the leftmost row if causal. Softmax ignores the reference, and
-values add it once per query. Two parts remain:
+Tables are difference rows (see `band.difference_rows`). Two parts remain:
 
 - the band: a few diagonals, read and written with diagonal ops;
 - the left tail, if bidirectional: all keys of larger distances share id 0. Keys are grouped in

@@ -7,12 +7,7 @@ table rows, is computed for all blocks together.
 
 Run time is dominated by passes over the scores. The gradient of softmax subtracts a row sum from
 every entry; here it is computed from the outputs, so that the backward pass reads the matrix once
-instead of four times. The gradient reads saved attention weights, or rematerializes them: memory is
-then linear in length.
-
-A table is split into a reference row and the differences of the other rows from it. The reference
-row of the key table adds the same number to all scores of a query. The softmax does not depend on
-it, so it is left out, and its gradient is 0.
+instead of four times.
 
 Shapes: Hv depth of values; G heads of a group; C queries of a block; D diagonals of the band.
 """
