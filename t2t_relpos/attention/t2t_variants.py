@@ -58,15 +58,6 @@ def attend_2d(query, key, value, height_table, width_table, *, mask=None, dropou
         (outputs `[B, N, height, width, Hv]`, weights before dropout `[B, N, P, P]`).
 
     Reference: t2t `dot_product_unmasked_self_attention_relative_2d`.
-
-    Example:
-    >>> import numpy as np
-    >>> from t2t_relpos.attention.t2t_variants import attend_2d
-    >>> x = np.ones((1, 2, 3, 5, 4), "float32")
-    >>> tables = np.ones((5, 4), "float32"), np.ones((7, 4), "float32")
-    >>> outputs, weights = attend_2d(x, x, x, *tables)
-    >>> tuple(outputs.shape), tuple(weights.shape)
-    ((1, 2, 3, 5, 4), (1, 2, 15, 15))
     """
     query, key, value, height_table, width_table = as_tensors(
         query, key, value, height_table, width_table
@@ -108,7 +99,7 @@ def attend_two_blocks(
     key_mask=None,
     dropout=None,
 ):
-    """Returns causal attention to the query's block and the previous block.
+    """Returns causal attention to the query's block and the previous block, `[B, N, T, Hv]`.
 
     Time and memory are linear in length. Scores are not scaled: scale `query`. As in tensor2tensor,
     `value_table` has no effect on queries of the first block, nor on sequences shorter than two
@@ -125,17 +116,7 @@ def attend_two_blocks(
         key_mask: bool `[B, T]`; True = attend. Default: None, all True.
         dropout: a function of the weights. Default: None.
 
-    Returns:
-        outputs `[B, N, T, Hv]`.
-
     Reference: t2t `masked_relative_local_attention_1d`.
-
-    Example:
-    >>> import numpy as np
-    >>> from t2t_relpos.attention.t2t_variants import attend_two_blocks
-    >>> x = np.ones((1, 2, 7, 4), "float32")
-    >>> tuple(attend_two_blocks(x, x, x, np.ones((12, 4), "float32"), block_length=3).shape)
-    (1, 2, 7, 4)
     """
     query, key, value, key_table, value_table = as_tensors(
         query, key, value, key_table, value_table

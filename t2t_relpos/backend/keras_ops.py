@@ -335,6 +335,13 @@ def top_k(x, k):
     """Returns (values, int32 indices) of the k largest entries of each row, in descending order.
 
     Equal entries are in the order of their indices.
+
+    Example:
+    >>> from keras import ops
+    >>> from t2t_relpos.backend import top_k
+    >>> values, indices = top_k(ops.convert_to_tensor([[1.0, 3.0, 1.0, 1.0]]), 3)
+    >>> ops.convert_to_numpy(indices).tolist()
+    [[1, 0, 2]]
     """
     values, indices = ops.top_k(x, k)
     return values, ops.cast(indices, "int32")

@@ -236,14 +236,6 @@ def test_portable_applies_inside_its_context_only(run_log, draw):
     np.testing.assert_allclose(inside, outside, rtol=0, atol=1e-4)
 
 
-def test_longer_sequences_save_fewer_matrices():
-    saved = [
-        dispatch.select(AttentionCall(n, n, 16, **TRAINING))[0].implementation.saved_matrices
-        for n in (32, 512, 2048, 8192)
-    ]
-    assert saved == [3, 2, 1, 0]
-
-
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -253,19 +245,13 @@ def test_longer_sequences_save_fewer_matrices():
         ),
         ({"backend": "jaxx"}, "Expected `backend` to be one of .* Received: 'jaxx'"),
         ({"device": "cuda"}, "Expected `device` to be one of .* Received: 'cuda'"),
-        ({"device": 0}, "Expected `device` to be one of .* Received: 0"),
         ({"dtype": "int32"}, "Expected a floating-point `dtype`. Received: int32"),
-        ({"dtype": "float31"}, "float31"),
         ({"key_dim": 0}, "Expected `key_dim` to be a positive integer. Received: key_dim=0"),
         ({"value_dim": -1}, "Expected `value_dim` to be a positive integer"),
         ({"dropout": 1}, "Expected `dropout` to be at least 0 and below 1. Received: dropout=1"),
         ({"ids_rank": 4}, "Expected `ids_rank` to be 2 .* Received: 4"),
         ({"length_q": -5}, "Expected `length_q` to be an integer of .* Received: length_q=-5"),
         ({"length_k": 7.0}, "Expected `length_k` to be an integer of .* Received: length_k=7.0"),
-        (
-            {"max_relative_position": -3},
-            r"Expected `max_relative_position`, .*Received: max_relative_position=-3",
-        ),
     ],
 )
 def test_explain_rejects_unknown_options(options, message):
@@ -275,14 +261,7 @@ def test_explain_rejects_unknown_options(options, message):
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"sliding_window": -5},
-        {"sliding_window": 2.5},
-        {"query_offset": 0.5},
-        {"query_offset": "left"},
-        {"query_offset": 2**40},
-        {"rematerialize": "yes"},
-    ],
+    [{"sliding_window": 2.5}, {"query_offset": "left"}, {"query_offset": 2**40}],
     ids=str,
 )
 def test_explain_raises_the_errors_of_attend(options):
