@@ -1,8 +1,7 @@
 """Relative-position attention as tensor2tensor computes it, term by term.
 
 Nothing here is optimized: every `[T, S, H]` tensor of the original is built. Tests compare these
-functions with outputs and gradients recorded from tensor2tensor 1.15.7, and all other
-implementations with these functions.
+functions with outputs and gradients recorded from tensor2tensor 1.15.7.
 
 Shapes: B batch, T query length, S key length, N heads, H depth of a head,
 K max_relative_position, R = 2K + 1 rows of a table.
