@@ -31,8 +31,7 @@ def implementation(request, small_block_implementations):
     return small_block_implementations[request.param]
 
 
-@pytest.mark.parametrize("offset", [5, -40, 40])
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("causal, offset", [(False, 5), (False, 40), (True, 5), (True, -40)])
 def test_traced_query_offset_equals_an_int(causal, offset, implementation, draw, assert_close):
     arrays, options = draw(11, 23, 2), {"causal": causal, "return_weights": False}
 
