@@ -8,7 +8,6 @@ A `call` is an `AttentionCall` of `t2t_relpos.attention.attend`.
 """
 
 import dataclasses
-import functools
 import importlib
 from collections.abc import Callable, Mapping
 from types import NoneType
@@ -410,7 +409,10 @@ class Implementation:
 
     def attend(self, call):
         """Returns (outputs, weights or None) of a call."""
-        function = _imported(self.function) if isinstance(self.function, str) else self.function
+        function = self.function
+        if isinstance(function, str):
+            module, _, name = function.rpartition(".")
+            function = getattr(importlib.import_module(f"t2t_relpos.attention.{module}"), name)
         sizes = [] if self.sizes is None else [self.sizes[call.device]]
         return function(call, *sizes, **self.options)
 
@@ -426,13 +428,6 @@ class Implementation:
                 return condition, True
             condition_on_lengths &= holds
         return None, condition_on_lengths
-
-
-@functools.cache
-def _imported(name):
-    """Returns a function of `t2t_relpos.attention`. Those for TensorFlow are imported if used."""
-    module, _, function = name.rpartition(".")
-    return getattr(importlib.import_module(f"t2t_relpos.attention.{module}"), function)
 
 
 TABLE = (
