@@ -348,11 +348,14 @@ def check_position_vectors(rng, length):
 
 @first_call("SinusoidalPositionEncoding")
 def check_sinusoids(rng, length):
-    x = sequence(rng, length)
     frequencies = 10_000.0 ** -np.linspace(0, 1, WIDTH // 2)
     angles = np.arange(length)[:, None] * frequencies
-    expected = x + np.concatenate([np.sin(angles), np.cos(angles)], axis=-1)
-    assert_all_close([layers.SinusoidalPositionEncoding()(x)], [expected], atol=1e-3)
+    # An odd width has a column of zeros.
+    signal = np.concatenate([np.sin(angles), np.cos(angles), np.zeros((length, 1))], axis=-1)
+    for width in (WIDTH, WIDTH + 1):
+        x = rng.normal(size=(2, length, width)).astype("float32")
+        expected = x + signal[:, :width]
+        assert_all_close([layers.SinusoidalPositionEncoding()(x)], [expected], atol=1e-3)
 
 
 @first_call("LearnedPositionEmbedding")

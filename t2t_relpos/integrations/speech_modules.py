@@ -5,7 +5,6 @@ own, so that `replace_attention` only exchanges the classes of modules, and sets
 `flash_attention` if it is True. Requires PyTorch and a version of transformers in `VERSIONS`.
 """
 
-import inspect
 import types
 
 import torch
@@ -44,15 +43,9 @@ from transformers.models.wav2vec2_bert import modeling_wav2vec2_bert as wav2vec2
 
 
 def _attend(module, projected, tables, distances, masks, **options):
-    """Returns (outputs `[B, T, N * H]`, weights or None).
+    """Returns (outputs `[B, T, N * H]`, weights or None) of projected queries, keys and values.
 
-    Args:
-        module: the attention module.
-        projected: queries, keys and values `[B, T, N * H]`. Queries are not scaled.
-        tables: (a^K, a^V or None).
-        distances: `max_relative_position` of `attend`.
-        masks: arguments of `attend`.
-        **options: `head_dim`, `dropout`, the rate in training, and `return_weights`.
+    The options are `head_dim`, `dropout`, the rate in training, and `return_weights`.
     """
     shape = (*projected[0].shape[:-1], -1, options["head_dim"])
     query, key, value = (x.view(shape).transpose(1, 2) for x in projected)
@@ -75,10 +68,8 @@ def _attend(module, projected, tables, distances, masks, **options):
 def _masks(attention_mask, batch_size):
     """Returns the arguments of `attend` for a mask, or None if `attend` has no such mask.
 
-    Args:
-        attention_mask: None, or bool `[B, 1, 1, S]` or `[B, 1, T, S]`, True = attend; also float of
-            0 and the minimum of a dtype, unless torch.compile hides the values.
-        batch_size: B.
+    It has masks `[B, 1, 1, S]` and `[B, 1, T, S]` that are bool, or float of 0 and the minimum of a
+    dtype, unless torch.compile hides the values.
     """
     if attention_mask is None:
         return {}
@@ -310,53 +301,12 @@ REPLACEMENTS = {
     )
 }
 _ORIGINALS = {replacement: original for original, replacement in REPLACEMENTS.items()}
-# Arguments of `forward` that the classes above use.
-_ARGUMENTS = {
-    wav2vec2_bert.Wav2Vec2BertSelfAttention: "hidden_states attention_mask "
-    "relative_position_embeddings kwargs",
-    wav2vec2_bert.Wav2Vec2BertEncoderLayer: "hidden_states attention_mask "
-    "relative_position_embeddings conv_attention_mask kwargs",
-    seamless.SeamlessM4Tv2ConformerSelfAttention: "hidden_states attention_mask kwargs",
-    seamless.SeamlessM4Tv2ConformerEncoderLayer: "hidden_states attention_mask "
-    "conv_attention_mask kwargs",
-    speecht5.SpeechT5Attention: "hidden_states key_value_states * attention_mask position_bias "
-    "output_attentions kwargs",
-    speecht5.SpeechT5Encoder: "hidden_states attention_mask *",
-    speecht5.SpeechT5RelativePositionalEncoding: "hidden_states",
-    vits.VitsAttention: "hidden_states key_value_states attention_mask output_attentions",
-    vits.VitsEncoder: "hidden_states padding_mask attention_mask *",
-}
-
-
-def check_signatures():
-    """Raises ImportError if a `forward` of transformers has other arguments than are known."""
-    for original, text in _ARGUMENTS.items():
-        found = [name for name in inspect.signature(original.forward).parameters if name != "self"]
-        begin, star, end = text.partition("*")
-        begin, end = begin.split(), end.split()
-        rest = found[len(begin) :]
-        fits = rest[len(rest) - len(end) :] == end and (bool(star) or rest == end)
-        if found[: len(begin)] != begin or not fits:
-            raise ImportError(
-                f"Expected {original.__name__}.forward of transformers {transformers.__version__} "
-                f"to have the arguments {text}. Received: {' '.join(found)}. Install a released "
-                f"version of transformers, >= {VERSIONS[0]} and < {VERSIONS[1]}."
-            )
 
 
 def exchange_classes(model, *, restore, flash_attention=None):
     """Exchanges the classes of modules. Returns the number of attention modules.
 
     If one of them can't be exchanged, nothing changes.
-
-    Args:
-        model: a `torch.nn.Module`.
-        restore: whether classes of this module are replaced by those of transformers, or the
-            reverse.
-        flash_attention: as in `replace_attention`. Default: None.
-
-    Raises:
-        ValueError: if a module is wrapped by FSDP2, or has a `forward` of its own.
     """
     exchanges = _ORIGINALS if restore else REPLACEMENTS
     modules = _exchangeable(model)

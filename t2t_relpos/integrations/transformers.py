@@ -45,7 +45,6 @@ def replace_attention(model, *, flash_attention=None):
     ...     return model
     """
     modules = _speech_modules()
-    modules.check_signatures()
     count = modules.exchange_classes(model, restore=False, flash_attention=flash_attention)
     if not count:
         raise ValueError(
@@ -128,14 +127,9 @@ def from_transformers(module_or_state, *, max_relative_position=None, key_table=
         state = {name: x.float().cpu().numpy() for name, x in state.state_dict().items()}
         rate = module_or_state.dropout
         kwargs.setdefault("dropout", getattr(rate, "p", rate))
-        if max_relative_position is None and hasattr(
-            module_or_state, "left_max_position_embeddings"
-        ):
-            module = module_or_state
-            max_relative_position = (
-                module.left_max_position_embeddings,
-                module.right_max_position_embeddings,
-            )
+        left = getattr(module_or_state, "left_max_position_embeddings", None)
+        if max_relative_position is None and left is not None:
+            max_relative_position = left, module_or_state.right_max_position_embeddings
     names, distances, tables = _tables(state, key_table)
     depth, weights = tables["key"].shape[-1], [_weights(state, name) for name in names]
     width = weights[0][0].shape[1]
@@ -166,11 +160,7 @@ def from_transformers(module_or_state, *, max_relative_position=None, key_table=
 
 
 def _tables(state, key_table):
-    """Returns (names of projections, distances or None, tables by name) of a state.
-
-    Raises:
-        ValueError: if there is no table.
-    """
+    """Returns (names of projections, distances or None, tables by name) of a state."""
     if "distance_embedding.weight" in state:
         return _CONFORMER, None, {"key": np.asarray(state["distance_embedding.weight"])}
     if "emb_rel_k" in state:

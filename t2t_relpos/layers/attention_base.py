@@ -6,11 +6,13 @@ import keras
 import numpy as np
 
 from t2t_relpos import _checks, backend
+from t2t_relpos.attention.masks import combine_masks
 from t2t_relpos.backend import ops, track_variables
 from t2t_relpos.backend.keras_private import kernel_variable
 from t2t_relpos.layers.layer_mixin import (
     LayerMixin,
     clone_initializer,
+    config_of,
     quantized_dtype,
     sublayer_dtype,
     traced_output_spec,
@@ -20,8 +22,8 @@ from t2t_relpos.layers.layer_mixin import (
 class AttentionBase(LayerMixin, keras.layers.Layer):
     """Projections, heads and dropout of an attention layer, without the attention itself.
 
-    The arguments are those of `keras.layers.MultiHeadAttention`. `RelativeMultiHeadAttention`
-    documents them.
+    The arguments are those of `keras.layers.MultiHeadAttention`, and those of tables.
+    `RelativeMultiHeadAttention` documents them.
     """
 
     # Axes of the inputs, with a name for each size.
@@ -49,6 +51,8 @@ class AttentionBase(LayerMixin, keras.layers.Layer):
         use_gate=False,
         seed=None,
         *,
+        share_heads=True,
+        table_initializer="glorot_uniform",
         lora_rank=None,
         lora_alpha=None,
         **kwargs,
@@ -65,6 +69,8 @@ class AttentionBase(LayerMixin, keras.layers.Layer):
         self.output_dim = _output_dim(output_shape)
         self.use_gate = use_gate
         self.seed = seed
+        self.share_heads = share_heads
+        self.table_initializer = keras.initializers.get(table_initializer)
         self.lora_rank = None if lora_rank is None else _checks.positive_int(lora_rank, "lora_rank")
         self.lora_alpha = lora_alpha
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
@@ -100,15 +106,7 @@ class AttentionBase(LayerMixin, keras.layers.Layer):
         return self._projection(name, INTO_HEADS, (None, self.num_heads, depth), shape, activation)
 
     def _check_inputs(self, *shapes, same_batch=True):
-        """Returns the sizes of the inputs by the name of the axis. None is an unknown size.
-
-        Args:
-            *shapes: shapes of query, value and key.
-            same_batch: whether batch sizes are compared.
-
-        Raises:
-            ValueError: if a call would refuse inputs of these shapes.
-        """
+        """Checks the shapes of query, value and key. Returns sizes by the name of the axis."""
         sizes = {}
         if self.built:
             projections = {"D": self.query_dense, "Dv": self.value_dense, "Dk": self.key_dense}
@@ -119,31 +117,23 @@ class AttentionBase(LayerMixin, keras.layers.Layer):
                 sizes.pop("B", None)
         return sizes
 
-    def _check_call(self, query, value, key, attention_mask=None, **padding_masks):
-        """Returns the sizes of the inputs, and N, by the name of the axis.
+    def _check_call(self, inputs, padding_masks, attention_mask=None):
+        """Checks inputs and masks. Returns the sizes, and N, by the name of the axis.
 
-        Args:
-            query: an input of the shape in `_INPUTS`.
-            value: an input.
-            key: an input.
-            attention_mask: `[B, T, S]`, `[T, S]`, `[B, N, T, S]`, or None.
-            **padding_masks: `query_mask`, `value_mask` and `key_mask`, with the axes of the inputs
-                except the last, or None. Only the batch axis may have size 1: one value per
-                sequence would mask all of it or nothing.
-
-        Raises:
-            ValueError: if inputs or masks have unsupported shapes or dtypes.
+        Inputs and padding masks are those of query, value and key. Masks have the axes of the
+        inputs except the last. Only the batch axis may have size 1: one value per sequence would
+        mask all of it or nothing.
         """
-        for name, x in (("query", query), ("value", value)):
+        for name, x in zip(self._INPUTS, inputs):
             if x is None:
                 raise ValueError(
                     f"Expected `{name}` to be a tensor. Received: None. For self-attention, pass "
                     "the same tensor as `query` and `value`."
                 )
-        sizes = self._check_inputs(query.shape, value.shape, key.shape)
-        for name, mask in padding_masks.items():
-            axes = " ".join(self._INPUTS[name.removesuffix("_mask")].split()[:-1])
-            _checks.check(mask, name, axes, "mask", sizes, broadcast="B")
+        sizes = self._check_inputs(*(x.shape for x in inputs))
+        for (name, axes), mask in zip(self._INPUTS.items(), padding_masks, strict=True):
+            axes = axes.rpartition(" ")[0]
+            _checks.check(mask, f"{name}_mask", axes, "mask", sizes, broadcast="B")
         sizes["N"], pairs = self.num_heads, "B T S | T S | B N T S"
         _checks.check(attention_mask, "attention_mask", pairs, "mask", sizes, broadcast="B N T S")
         return sizes
@@ -331,25 +321,37 @@ class AttentionBase(LayerMixin, keras.layers.Layer):
         return {
             **super().get_config(),
             **({} if self.lora_rank is None else lora),
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "value_dim": self.value_dim,
-            "dropout": self.dropout,
-            "use_bias": self.use_bias,
+            **config_of(
+                self,
+                "num_heads key_dim value_dim dropout use_bias use_gate seed share_heads "
+                "table_initializer kernel_initializer bias_initializer kernel_regularizer "
+                "bias_regularizer kernel_constraint bias_constraint",
+            ),
             "output_shape": self.output_dim,
-            "use_gate": self.use_gate,
-            "seed": self.seed,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-            "bias_regularizer": keras.regularizers.serialize(self.bias_regularizer),
             "activity_regularizer": keras.regularizers.serialize(
                 self.projection_activity_regularizer
             ),
-            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
-            "bias_constraint": keras.constraints.serialize(self.bias_constraint),
             **quantized_dtype(self),
         }
+
+    def _add_table(self, name, rows, depth):
+        """Adds a weight `[rows, depth]`, or `[N, rows, depth]` unless the heads share it.
+
+        The initializer None is t2t's normal distribution of standard deviation `depth ** -0.5`.
+        """
+        if self.table_initializer is None:
+            initializer = keras.initializers.RandomNormal(stddev=depth**-0.5)
+        else:
+            initializer = clone_initializer(self.table_initializer)
+        shape = (rows, depth) if self.share_heads else (self.num_heads, rows, depth)
+        return self.add_weight(name=name, shape=shape, initializer=initializer)
+
+
+def pair_mask(query_mask, key_masks, *masks):
+    """Returns the conjunction of padding masks and other masks, as `combine_masks`."""
+    query_mask = None if query_mask is None else ops.expand_dims(query_mask, -1)
+    key_masks = (None if mask is None else ops.expand_dims(mask, 1) for mask in key_masks)
+    return combine_masks(query_mask, *key_masks, *masks)
 
 
 def swap_heads(x):
@@ -374,24 +376,6 @@ def _output_dim(output_shape):
     return sizes if len(sizes) > 1 else sizes[0]
 
 
-def add_table(layer, name, rows, depth):
-    """Adds a weight `[rows, depth]`, or `[N, rows, depth]` unless the heads share it, to a layer.
-
-    Args:
-        layer: a layer with `num_heads`, `share_heads` and `table_initializer`. The initializer None
-            is t2t's normal distribution of standard deviation `depth ** -0.5`.
-        name: name of the weight.
-        rows: number of vectors.
-        depth: length of a vector.
-    """
-    if layer.table_initializer is None:
-        initializer = keras.initializers.RandomNormal(stddev=depth**-0.5)
-    else:
-        initializer = clone_initializer(layer.table_initializer)
-    shape = (rows, depth) if layer.share_heads else (layer.num_heads, rows, depth)
-    return layer.add_weight(name=name, shape=shape, initializer=initializer)
-
-
 _OUTPUT_AXES = "efghijklmnopqrstuvwxyz"
 
 
@@ -411,13 +395,6 @@ class HeadProjection(keras.layers.EinsumDense):
     Variables, LoRA and quantization are those of `EinsumDense`. The equation is `INTO_HEADS` with
     a kernel `[D, N, H]`, `OUT_OF_HEADS` with a kernel `[N, H, D]`, or `out_of_heads(n)` for outputs
     of several axes.
-
-    Example:
-    >>> import numpy as np
-    >>> from t2t_relpos.layers.attention_base import INTO_HEADS, HeadProjection
-    >>> projection = HeadProjection(INTO_HEADS, (None, 2, 5), bias_axes="de")
-    >>> tuple(projection(np.ones((3, 7, 11))).shape), tuple(projection.kernel.shape)
-    ((3, 7, 2, 5), (11, 2, 5))
     """
 
     def __init__(self, equation, output_shape, **kwargs):
@@ -467,18 +444,8 @@ class HeadProjection(keras.layers.EinsumDense):
 class KernelMatrix:
     """The kernel of a `HeadProjection` as a matrix: `[D, N·H]`, or `[N·H, D]` out of heads.
 
-    `numpy.asarray` returns its values, including LoRA updates. All code that needs projection
-    kernels as matrices uses this class.
-
-    Args:
-        projection: a built `HeadProjection`.
-
-    Attributes:
-        shape: shape of the matrix.
-        variable: the kernel variable, of rank 3 or more, that `assign` changes.
-
-    Raises:
-        ValueError: when a quantized kernel is read or assigned, or a LoRA kernel is assigned.
+    `numpy.asarray` returns its values, including LoRA updates. `assign` changes `variable`, the
+    kernel variable of rank 3 or more.
     """
 
     def __init__(self, projection):

@@ -22,15 +22,9 @@ def project_cache(layer, value):
 
 
 def attend_with_cache(layer, query, value, cache, update_index, pairs):
-    """Returns (outputs of a layer `[B, T, D]`, the cache), after writing `value` into the cache.
+    """Computes `RelativeMultiHeadAttention.attend_with_cache`, which documents the arguments.
 
-    Args:
-        layer: a `RelativeMultiHeadAttention`.
-        query: `[B, T, D]`.
-        value: `[B, L, D]`, or None without `update_index`.
-        cache: a cache.
-        update_index: cache position of `value`, an int or a scalar tensor, or None.
-        pairs: a `_Pairs` of the layer without explicit positions. Its offset may be `[B]`.
+    `pairs` is a `_Pairs` of the layer without explicit positions. Its offset may be `[B]`.
     """
     _checks.built(layer)
     for name, x in (("query", query), ("value", value)):
@@ -58,14 +52,7 @@ def cache_length(cache):
 
 
 def check_cache(layer, name, cache, sizes):
-    """Raises ValueError if a cache does not have the layout of a layer.
-
-    Args:
-        layer: a `RelativeMultiHeadAttention`.
-        name: name of the argument.
-        cache: the cache, `[B, 2, S, N, H]`, or a pair if `value_dim` differs from `key_dim`.
-        sizes: dict of B and S, where they are known.
-    """
+    """Raises ValueError if a cache does not have the layout of a layer, and B and S of `sizes`."""
     sizes = sizes | {"N": layer.num_heads, "H": layer.key_dim, "Hv": layer.value_dim}
     if layer.value_dim == layer.key_dim:
         _checks.check(cache, name, "B 2 S N H", "float", sizes, required=True)

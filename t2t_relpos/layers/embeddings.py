@@ -7,7 +7,7 @@ from keras import ops
 
 from t2t_relpos import _checks
 from t2t_relpos.backend import arange, is_portable
-from t2t_relpos.layers.layer_mixin import LayerMixin
+from t2t_relpos.layers.layer_mixin import LayerMixin, config_of
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
@@ -55,12 +55,7 @@ class TokenEmbedding(LayerMixin, keras.layers.Layer):
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
 
     def build(self, input_shape=None):
-        self.embeddings = self.add_weight(
-            name="embeddings",
-            shape=(self.vocab_size, self.hidden_dim),
-            initializer=self.embeddings_initializer
-            or keras.initializers.RandomNormal(stddev=self.hidden_dim**-0.5),
-        )
+        self.embeddings = _add_embeddings(self, self.vocab_size, self.hidden_dim)
 
     def call(self, inputs, reverse=False):
         table = ops.convert_to_tensor(self.embeddings)
@@ -86,31 +81,26 @@ class TokenEmbedding(LayerMixin, keras.layers.Layer):
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
     def get_config(self):
-        initializer = self.embeddings_initializer
-        return {
-            **super().get_config(),
-            "vocab_size": self.vocab_size,
-            "hidden_dim": self.hidden_dim,
-            "embeddings_initializer": initializer and keras.initializers.serialize(initializer),
-        }
+        names = "vocab_size hidden_dim embeddings_initializer"
+        return {**super().get_config(), **config_of(self, names)}
 
 
-def sinusoids(positions, width, max_wavelength=10_000.0):
+def _add_embeddings(layer, rows, width):
+    initializer = layer.embeddings_initializer
+    if initializer is None:
+        initializer = keras.initializers.RandomNormal(stddev=width**-0.5)
+    return layer.add_weight(name="embeddings", shape=(rows, width), initializer=initializer)
+
+
+def sinusoids(positions, width):
     """Returns sines, then cosines, of `positions` at geometrically spaced frequencies.
 
-    Args:
-        positions: float `[...]`.
-        width: D. If it is odd, the last column is zero.
-        max_wavelength: inverse of the lowest frequency. Default: 10,000.
-
-    Returns:
-        float `[..., D]`: `concat(sin, cos)`, as in t2t. The paper's formula interleaves them, which
-        only changes the order of the columns.
+    This is t2t's order of the columns. The paper's formula interleaves them.
 
     Reference: Vaswani et al. 2017, section 3.5; t2t `get_timing_signal_1d`.
     """
     count = width // 2
-    step = math.log(max_wavelength) / max(count - 1, 1)
+    step = math.log(10_000.0) / max(count - 1, 1)
     rates = ops.exp(ops.cast(arange(count), "float32") * -step)
     angles = ops.expand_dims(ops.cast(positions, "float32"), -1) * rates
     signal = ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=-1)
@@ -213,13 +203,7 @@ class LearnedPositionEmbedding(_PositionEncoding):
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
 
     def build(self, input_shape):
-        width = input_shape[-1]
-        self.embeddings = self.add_weight(
-            name="embeddings",
-            shape=(self.max_length, width),
-            initializer=self.embeddings_initializer
-            or keras.initializers.RandomNormal(stddev=width**-0.5),
-        )
+        self.embeddings = _add_embeddings(self, self.max_length, input_shape[-1])
 
     def call(self, inputs, start=0, positions=None):
         self._check_range(inputs.shape, start, positions)
@@ -240,9 +224,9 @@ class LearnedPositionEmbedding(_PositionEncoding):
 
     def _check_range(self, shape, start, positions):
         """Raises ValueError if positions are known to be outside of the table."""
+        advice = "Raise `max_length`, or use relative positions, which have no limit."
         if positions is not None:
             _checks.integers(_checks.as_array(positions), "`positions`")
-            advice = "Raise `max_length`, or use relative positions, which have no limit."
             _checks.in_range(positions, "positions", 0, self.max_length, advice)
             return
         length = shape[-2] if len(shape) > 1 else None
@@ -253,17 +237,11 @@ class LearnedPositionEmbedding(_PositionEncoding):
         if start + length > self.max_length:
             raise ValueError(
                 f"Expected at most max_length={self.max_length} positions. Received: "
-                f"{start + length}. Raise `max_length`, or use relative positions, which "
-                "have no limit."
+                f"{start + length}. {advice}"
             )
 
     def get_config(self):
-        initializer = self.embeddings_initializer
-        return {
-            **super().get_config(),
-            "max_length": self.max_length,
-            "embeddings_initializer": initializer and keras.initializers.serialize(initializer),
-        }
+        return {**super().get_config(), **config_of(self, "max_length embeddings_initializer")}
 
 
 def _positions(inputs, start, positions):
@@ -281,13 +259,7 @@ def _positions(inputs, start, positions):
 
 
 def _check_arguments(shape, start, positions):
-    """Raises ValueError if the arguments of a call contradict each other or have wrong shapes.
-
-    Args:
-        shape: shape of the inputs.
-        start: position of the first input, or 0.
-        positions: positions of all inputs, or None.
-    """
+    """Raises ValueError if the arguments of a call contradict each other or have wrong shapes."""
     _check_rank(shape)
     sizes = {"B": shape[0] if len(shape) > 2 else None, "T": shape[-2]}
     per_entry = False

@@ -6,6 +6,7 @@ from t2t_relpos import _checks
 from t2t_relpos.layers.layer_mixin import (
     LayerMixin,
     clone_initializer,
+    config_of,
     quantized_dtype,
     sublayer_dtype,
 )
@@ -92,13 +93,10 @@ class FeedForward(LayerMixin, keras.layers.Layer):
         return tuple(input_shape)
 
     def get_config(self):
+        names = "intermediate_dim dropout kernel_initializer bias_initializer seed"
         return {
             **super().get_config(),
-            "intermediate_dim": self.intermediate_dim,
-            "dropout": self.dropout,
+            **config_of(self, names),
             "activation": keras.activations.serialize(self.activation),
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-            "seed": self.seed,
             **quantized_dtype(self),
         }

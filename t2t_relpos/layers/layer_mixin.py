@@ -69,11 +69,6 @@ def traced_output_spec(layer, *args, **kwargs):
 
     Inputs and variables are cast as in a call of the layer, so that the specs are correct outside
     of a call too.
-
-    Args:
-        layer: a built layer.
-        *args: positional arguments of the call, tensors as `keras.KerasTensor`.
-        **kwargs: keyword arguments of the call.
     """
     specs, restore = _tensors(args, kwargs, lambda x: isinstance(x, keras.KerasTensor))
     dtype, autocast = layer.compute_dtype, layer.autocast
@@ -92,14 +87,7 @@ def traced_output_spec(layer, *args, **kwargs):
 def _tensors(args, kwargs, is_tensor):
     """Returns the tensors among the arguments of a call, and a function that replaces them.
 
-    Args:
-        args: positional arguments.
-        kwargs: keyword arguments.
-        is_tensor: a function that returns whether a value is one of the tensors.
-
-    Returns:
-        (tensors, each once; a function that returns (args, kwargs) with other tensors in their
-        place). If two arguments are the same tensor, they are the same afterwards.
+    If two arguments are the same tensor, it is returned once, and they are the same afterwards.
     """
     leaves = keras.tree.flatten((args, kwargs))
     tensors = list({id(x): x for x in leaves if is_tensor(x)}.values())
@@ -113,6 +101,15 @@ def _tensors(args, kwargs, is_tensor):
         return keras.tree.pack_sequence_as((args, kwargs), [new.get(id(x), x) for x in leaves])
 
     return tensors, restore
+
+
+def config_of(layer, names):
+    """Returns the attributes with these names, separated by spaces, in the form of a config."""
+    values = {name: getattr(layer, name) for name in names.split()}
+    return {
+        name: x if isinstance(x, (tuple, list)) else keras.saving.serialize_keras_object(x)
+        for name, x in values.items()
+    }
 
 
 def clone_initializer(initializer):

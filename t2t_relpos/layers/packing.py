@@ -156,10 +156,7 @@ def _slots_of_tokens(flat):
 def _slots_with_padding(count, total, capacity):
     """Returns the slots of `capacity` tokens, -1 after the last one.
 
-    Args:
-        count: int `[B·T]`, number of tokens up to every slot.
-        total: number of tokens, a scalar tensor.
-        capacity: an int.
+    `count` is the number of tokens up to every slot.
     """
     if not _checks.is_integer(capacity) or capacity < 1:
         raise ValueError(f"Expected `capacity` to be an int of at least 1. Received: {capacity!r}")
@@ -170,11 +167,7 @@ def _slots_with_padding(count, total, capacity):
 
 
 def _check_capacity(total, capacity):
-    """Returns whether the tokens fit: True, or a scalar tensor if their number is unknown.
-
-    Raises:
-        ValueError: if the number of tokens is known to exceed the capacity.
-    """
+    """Returns whether the tokens fit: True, or a scalar tensor if their number is unknown."""
     _, tokens = _checks.known_range(total)
     if tokens is None:
         return total <= capacity
@@ -194,16 +187,9 @@ def _take_rows(x, indices, inverse_indices):
 
 
 def packed_attention(layer, query, value, packings, pairs, *, training, return_weights):
-    """Returns (outputs of the shape of `query`, weights `[B, N, T, S]` or None) of a layer.
+    """Computes `RelativeMultiHeadAttention.attend_packed`. Returns (outputs, weights or None).
 
-    Args:
-        layer: a `RelativeMultiHeadAttention`.
-        query: `[1, P, D]`, the tokens of all sequences, or `[B, T, D]` without a packing.
-        value: `[1, P, D]`, or `[B, S, D]` without a packing.
-        packings: (`Packing` of `query`, `Packing` of `value`), each may be None.
-        pairs: a `_Pairs` of the layer, without padding masks.
-        training: whether dropout is applied.
-        return_weights: whether the weights are returned.
+    `packings` are those of (query, value), and `pairs` a `_Pairs` without padding masks.
     """
     query_packing, value_packing = packings
     # Padding follows all tokens of a sequence: a causal mask of equal sequences masks it.

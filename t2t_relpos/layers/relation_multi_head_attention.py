@@ -10,14 +10,9 @@ from t2t_relpos.attention.gather import (
     scores_by_id,
     values_by_id,
 )
-from t2t_relpos.attention.masks import (
-    causal_mask,
-    combine_masks,
-    key_padding_mask,
-    masked_softmax,
-)
-from t2t_relpos.layers.attention_base import AttentionBase
-from t2t_relpos.layers.layer_mixin import clone_initializer
+from t2t_relpos.attention.masks import causal_mask, masked_softmax
+from t2t_relpos.layers.attention_base import AttentionBase, pair_mask
+from t2t_relpos.layers.layer_mixin import config_of
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
@@ -97,7 +92,13 @@ class RelationMultiHeadAttention(AttentionBase):
         table_initializer="glorot_uniform",
         **kwargs,
     ):
-        super().__init__(num_heads, key_dim, **kwargs)
+        super().__init__(
+            num_heads,
+            key_dim,
+            share_heads=share_heads,
+            table_initializer=table_initializer,
+            **kwargs,
+        )
         channels = () if num_relations is None else num_relations
         channels = tuple(channels) if isinstance(channels, (tuple, list)) else (channels,)
         if num_relations is not None and not channels:
@@ -113,8 +114,6 @@ class RelationMultiHeadAttention(AttentionBase):
             )
         self.use_key_table = use_key_table
         self.use_value_table = use_value_table
-        self.share_heads = share_heads
-        self.table_initializer = keras.initializers.get(table_initializer)
 
     def build(self, query_shape, value_shape, key_shape=None, **edge_shapes):
         super().build(query_shape, value_shape, key_shape)
@@ -122,13 +121,8 @@ class RelationMultiHeadAttention(AttentionBase):
         self.value_tables = self._tables("value_table", self.use_value_table, self.value_dim)
 
     def _tables(self, name, enabled, depth):
-        heads = () if self.share_heads else (self.num_heads,)
         return [
-            self.add_weight(
-                name=f"{name}_{channel}",
-                shape=(*heads, num_labels, depth),
-                initializer=clone_initializer(self.table_initializer),
-            )
+            self._add_table(f"{name}_{channel}", num_labels, depth)
             for channel, num_labels in enumerate(self.num_relations)
             if enabled
         ]
@@ -150,17 +144,13 @@ class RelationMultiHeadAttention(AttentionBase):
         use_causal_mask=False,
     ):
         key = value if key is None else key
-        masks = {"query_mask": query_mask, "value_mask": value_mask, "key_mask": key_mask}
-        sizes = self._check_call(query, value, key, attention_mask, **masks)
+        padding_masks = query_mask, value_mask, key_mask
+        sizes = self._check_call((query, value, key), padding_masks, attention_mask)
         batch, length_q, length_k = ops.shape(query)[0], ops.shape(query)[1], ops.shape(key)[1]
         indices = self._indices(relations, (batch, length_q, length_k), sizes)
         self._check_edges(key_edges, value_edges, sizes)
-        mask = combine_masks(
-            None if query_mask is None else ops.expand_dims(query_mask, -1),
-            *(None if m is None else key_padding_mask(m) for m in (key_mask, value_mask)),
-            attention_mask,
-            causal_mask(length_q, length_k) if use_causal_mask else None,
-        )
+        causal = causal_mask(length_q, length_k) if use_causal_mask else None
+        mask = pair_mask(query_mask, [key_mask, value_mask], attention_mask, causal)
         queries = self.project_query(query)
         scores = ops.matmul(queries, ops.swapaxes(self.project_key(key), -1, -2))
         for table, index in zip(self.key_tables, indices):
@@ -219,14 +209,8 @@ class RelationMultiHeadAttention(AttentionBase):
             _checks.check(edges, name, "B T S H", sizes=expected, broadcast="B")
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "num_relations": self.num_relations or None,
-            "use_key_table": self.use_key_table,
-            "use_value_table": self.use_value_table,
-            "share_heads": self.share_heads,
-            "table_initializer": keras.initializers.serialize(self.table_initializer),
-        }
+        config = {**super().get_config(), **config_of(self, "use_key_table use_value_table")}
+        return {**config, "num_relations": self.num_relations or None}
 
 
 def _by_query(x, edges):

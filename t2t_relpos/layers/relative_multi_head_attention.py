@@ -9,10 +9,7 @@ from t2t_relpos import _checks, backend
 from t2t_relpos.attention.attend import attend
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.explain import explain
-from t2t_relpos.attention.masks import (
-    combine_masks,
-    make_attention_mask,
-)
+from t2t_relpos.attention.masks import combine_masks, make_attention_mask
 from t2t_relpos.attention.relative_ids import (
     as_positions,
     key_positions,
@@ -21,8 +18,8 @@ from t2t_relpos.attention.relative_ids import (
 from t2t_relpos.backend import ops
 from t2t_relpos.backend.keras_private import attention_projections
 from t2t_relpos.layers import attention_cache
-from t2t_relpos.layers.attention_base import AttentionBase, swap_heads
-from t2t_relpos.layers.layer_mixin import clone_initializer
+from t2t_relpos.layers.attention_base import AttentionBase, pair_mask, swap_heads
+from t2t_relpos.layers.layer_mixin import clone_initializer, config_of
 from t2t_relpos.layers.packing import packed_attention
 from t2t_relpos.layers.relative_position_embedding import RelativePositionEmbedding
 
@@ -176,6 +173,8 @@ class RelativeMultiHeadAttention(AttentionBase):
             bias_constraint=bias_constraint,
             use_gate=use_gate,
             seed=seed,
+            share_heads=share_heads,
+            table_initializer=table_initializer,
             **kwargs,
         )
         _check_attention_axes(attention_axes)
@@ -189,8 +188,6 @@ class RelativeMultiHeadAttention(AttentionBase):
         self.sliding_window = sliding_window
         self.use_key_table = use_key_table
         self.use_value_table = use_value_table
-        self.share_heads = share_heads
-        self.table_initializer = keras.initializers.get(table_initializer)
 
     def build(self, query_shape, value_shape, key_shape=None):
         super().build(query_shape, value_shape, key_shape)
@@ -230,8 +227,8 @@ class RelativeMultiHeadAttention(AttentionBase):
         key_positions=None,
     ):
         key = value if key is None else key
-        masks = {"query_mask": query_mask, "value_mask": value_mask, "key_mask": key_mask}
-        self._check_call(query, value, key, attention_mask, **masks)
+        padding_masks = query_mask, value_mask, key_mask
+        self._check_call((query, value, key), padding_masks, attention_mask)
         _check_query_offset(query_offset)
         pairs = _Pairs(
             attention_mask,
@@ -261,14 +258,7 @@ class RelativeMultiHeadAttention(AttentionBase):
 
         A method of a subclass gets one mask instead of several, and the keyword arguments
         `query_offset` or `relative_ids` only if there are tables and the positions are not the
-        default.
-
-        Args:
-            projected: queries `[B, T, N, H]`, keys `[B, S, N, H]` and values of all heads.
-            pairs: a `_Pairs`.
-            training: whether dropout is applied.
-            return_weights: whether the weights are requested.
-            **options: further arguments of `attention.attend`, not for subclasses.
+        default. It gets no `options`, which are further arguments of `attention.attend`.
         """
         query, key, _ = projected
         lengths = ops.shape(query)[1], ops.shape(key)[1]
@@ -573,17 +563,11 @@ class RelativeMultiHeadAttention(AttentionBase):
         return relative_layer
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "max_relative_position": self.max_relative_position,
-            "attention_axes": self.attention_axes,
-            "sliding_window": self.sliding_window,
-            "flash_attention": self.flash_attention,
-            "use_key_table": self.use_key_table,
-            "use_value_table": self.use_value_table,
-            "share_heads": self.share_heads,
-            "table_initializer": keras.initializers.serialize(self.table_initializer),
-        }
+        names = (
+            "max_relative_position attention_axes sliding_window flash_attention use_key_table "
+            "use_value_table"
+        )
+        return {**super().get_config(), **config_of(self, names)}
 
 
 def _check_attention_axes(attention_axes):
@@ -606,14 +590,8 @@ def _check_query_offset(query_offset):
 class _Pairs:
     """The arguments of a call that concern pairs of a query and a key.
 
-    Args:
-        attention_mask: bool mask of pairs, or None.
-        causal: whether keys after a query are masked.
-        query_offset: key position of query 0, or None.
-        positions: (query positions `[T]` or `[B, T]`, key positions `[S]` or `[B, S]`), each a
-            tensor, or None for consecutive positions: keys from 0, queries from `query_offset`.
-        query_mask: bool `[B, T]`, or None.
-        key_mask: bool `[B, S]`, or None.
+    `positions` are those of (queries, keys). None stands for consecutive ones: keys from 0, queries
+    from `query_offset`.
     """
 
     attention_mask: Any
@@ -629,16 +607,7 @@ class _Pairs:
         return all(x is None for x in (*self.positions, self.query_offset))
 
     def explicit_positions(self, lengths, batch_size):
-        """Returns (query positions, key positions), or None if a call gives neither.
-
-        Args:
-            lengths: (T, S).
-            batch_size: B, or None if unknown.
-
-        Raises:
-            ValueError: if positions have an unsupported dtype or shape, or if both query positions
-                and an offset are given.
-        """
+        """Checks and returns (query positions, key positions), or None if a call gives neither."""
         queries, keys = self.positions
         if queries is None and keys is None:
             return None
@@ -657,19 +626,9 @@ class _Pairs:
 def _keras_mask(mask, query_mask, key_mask):
     """Returns the conjunction of masks as Keras makes it, or None if all are None.
 
-    Args:
-        mask: bool `[T, S]`, `[B, T, S]` or `[B, N, T, S]`, or None.
-        query_mask: bool `[B, T]`, or None.
-        key_mask: bool `[B, S]`, or None.
-
-    Returns:
-        bool `[B, T, S]`, or `[B, N, T, S]` if `mask` differs between heads.
+    It is `[B, T, S]`, or `[B, N, T, S]` if `mask` differs between heads.
     """
-    combined = combine_masks(
-        mask,
-        None if query_mask is None else ops.expand_dims(query_mask, -1),
-        None if key_mask is None else ops.expand_dims(key_mask, 1),
-    )
+    combined = pair_mask(query_mask, [key_mask], mask)
     if combined is None:
         return None
     if len(combined.shape) == 2:
@@ -678,11 +637,7 @@ def _keras_mask(mask, query_mask, key_mask):
 
 
 def _check_keras_attention(layer):
-    """Raises ValueError if the weights of a layer can't be converted.
-
-    Args:
-        layer: the argument of `from_multi_head_attention`.
-    """
+    """Raises ValueError unless `from_multi_head_attention` can convert the weights of a layer."""
     if not isinstance(layer, keras.layers.MultiHeadAttention):
         raise ValueError(
             "Expected a `keras.layers.MultiHeadAttention`. Received: a "

@@ -6,7 +6,7 @@ from keras import ops
 from t2t_relpos import _checks
 from t2t_relpos.attention.band import Distances
 from t2t_relpos.attention.relative_ids import relative_ids
-from t2t_relpos.layers.layer_mixin import LayerMixin
+from t2t_relpos.layers.layer_mixin import LayerMixin, config_of
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
@@ -99,15 +99,11 @@ class RelativePositionEmbedding(LayerMixin, keras.layers.Layer):
         return (*heads, query_shape[1], key_shape[1], self.depth)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "max_relative_position": self.max_relative_position,
-            "depth": self.depth,
-            "num_heads": self.num_heads,
-            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
-            "embeddings_regularizer": keras.regularizers.serialize(self.embeddings_regularizer),
-            "embeddings_constraint": keras.constraints.serialize(self.embeddings_constraint),
-        }
+        names = (
+            "max_relative_position depth num_heads embeddings_initializer embeddings_regularizer "
+            "embeddings_constraint"
+        )
+        return {**super().get_config(), **config_of(self, names)}
 
 
 def _check_ranks(query_shape, key_shape):

@@ -5,7 +5,7 @@ from keras import ops
 
 from t2t_relpos import _checks, backend
 from t2t_relpos.attention.dropout import drop
-from t2t_relpos.layers.layer_mixin import LayerMixin
+from t2t_relpos.layers.layer_mixin import LayerMixin, config_of
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
@@ -103,13 +103,7 @@ class Residual(LayerMixin, keras.layers.Layer):
         return x if self.normalize_first else self.norm(x)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "normalize_first": self.normalize_first,
-            "dropout": self.dropout,
-            "epsilon": self.epsilon,
-            "seed": self.seed,
-        }
+        return {**super().get_config(), **config_of(self, "normalize_first dropout epsilon seed")}
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
@@ -119,26 +113,6 @@ class LayerNormalization(keras.layers.LayerNormalization):
     The results are equal up to rounding. In Keras's layer, the gradients of the separate operations
     read the inputs about twice as often. With another `axis`, `center=False` or `scale=False`,
     Keras's operations are used.
-
-    Args:
-        epsilon: added to the variance. Default: 1e-6.
-        **kwargs: `axis`, `center`, `scale`, initializers, regularizers and constraints of
-            `keras.layers.LayerNormalization`, by keyword; `name`, `dtype`, `trainable` of
-            `keras.layers.Layer`.
-
-    Call arguments:
-        inputs: `[..., D]`.
-
-    Returns:
-        `[..., D]`.
-
-    Example:
-    >>> import keras
-    >>> import numpy as np
-    >>> from t2t_relpos.layers.residual import LayerNormalization
-    >>> outputs = LayerNormalization()(np.array([[1.0, 3.0]]))
-    >>> keras.ops.convert_to_numpy(outputs).round(2).tolist()
-    [[-1.0, 1.0]]
 
     Reference: Ba et al. 2016; t2t `layer_norm_compute`.
     """
@@ -163,45 +137,13 @@ class LayerNormalization(keras.layers.LayerNormalization):
 class Dropout(LayerMixin, keras.layers.Dropout):
     """`keras.layers.Dropout` that draws half as many random bits on TensorFlow.
 
-    Args:
-        rate: fraction of entries set to zero, in `[0, 1)`; on TensorFlow rounded to 1 / 65,536.
-        seed: seed of the masks. Default: None, a random seed.
-        **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.
-
-    Call arguments:
-        inputs: a floating-point tensor of any shape.
-        training: whether dropout is applied. Default: Keras's training mode.
-
-    Returns:
-        A tensor with the shape and dtype of `inputs`.
-
-    Raises:
-        ValueError: if `rate` is not in `[0, 1)`, or `noise_shape` is given.
-
-    Example:
-    >>> import keras
-    >>> import numpy as np
-    >>> from t2t_relpos.layers.residual import Dropout
-    >>> outputs = Dropout(0.2, seed=1)(np.ones((7, 11)), training=True)
-    >>> sorted(set(keras.ops.convert_to_numpy(outputs).ravel().round(3).tolist()))
-    [0.0, 1.25]
+    There, the rate is rounded to 1 / 65,536.
     """
 
     def __init__(self, rate, seed=None, **kwargs):
-        if kwargs.get("noise_shape") is not None:
-            raise ValueError(
-                "Expected no `noise_shape`: the mask has the shape of the inputs. Received: "
-                f"noise_shape={kwargs['noise_shape']}. Use keras.layers.Dropout."
-            )
         super().__init__(_checks.rate(rate, "rate"), seed=seed, **kwargs)
 
     def call(self, inputs, training=False):
         if not self.rate or not training:
             return inputs
         return drop(inputs, self.rate, backend.traced_seeds(self.seed_generator))
-
-    def get_config(self):
-        config = super().get_config()
-        # This class has no argument `noise_shape`: the mask has the shape of the inputs.
-        del config["noise_shape"]
-        return config

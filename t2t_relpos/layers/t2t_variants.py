@@ -3,7 +3,7 @@
 import keras
 
 from t2t_relpos import _checks
-from t2t_relpos.attention.masks import combine_masks, expand_to_batch, key_padding_mask
+from t2t_relpos.attention.masks import combine_masks, expand_to_batch
 from t2t_relpos.attention.t2t_variants import (
     attend_2d,
     attend_two_blocks,
@@ -11,7 +11,8 @@ from t2t_relpos.attention.t2t_variants import (
     two_sided_table,
 )
 from t2t_relpos.backend import ops
-from t2t_relpos.layers.attention_base import AttentionBase, add_table
+from t2t_relpos.layers.attention_base import AttentionBase, pair_mask
+from t2t_relpos.layers.layer_mixin import config_of
 from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
 
 
@@ -84,7 +85,7 @@ class RelativeMultiHeadAttentionV2(RelativeMultiHeadAttention):
     def _make_table(self, name, depth):
         num_distances = self.max_relative_position
         rows = num_distances if self.masked else 2 * num_distances - 1
-        return add_table(self, name, rows, depth)
+        return self._add_table(name, rows, depth)
 
     def _is_causal(self, use_causal_mask):
         return use_causal_mask or self.masked
@@ -169,18 +170,22 @@ class RelativeMultiHeadAttention2D(AttentionBase):
         table_initializer=None,
         **kwargs,
     ):
-        super().__init__(num_heads, key_dim, **kwargs)
+        super().__init__(
+            num_heads,
+            key_dim,
+            share_heads=share_heads,
+            table_initializer=table_initializer,
+            **kwargs,
+        )
         self.max_relative_position = _checks.one_distance(
             max_relative_position, type(self).__name__
         )
-        self.share_heads = share_heads
-        self.table_initializer = keras.initializers.get(table_initializer)
 
     def build(self, query_shape, value_shape, key_shape=None):
         super().build(query_shape, value_shape, key_shape)
         rows = 2 * self.max_relative_position - 1
-        self.height_embedding = add_table(self, "height_embedding", rows, self.key_dim)
-        self.width_embedding = add_table(self, "width_embedding", rows, self.key_dim)
+        self.height_embedding = self._add_table("height_embedding", rows, self.key_dim)
+        self.width_embedding = self._add_table("width_embedding", rows, self.key_dim)
 
     def _check_inputs(self, *shapes, **options):
         sizes = super()._check_inputs(*shapes, **options)
@@ -201,8 +206,8 @@ class RelativeMultiHeadAttention2D(AttentionBase):
         training=None,
     ):
         key = value if key is None else key
-        masks = {"query_mask": query_mask, "value_mask": value_mask, "key_mask": key_mask}
-        self._check_call(query, value, key, attention_mask, **masks)
+        padding_masks = query_mask, value_mask, key_mask
+        self._check_call((query, value, key), padding_masks, attention_mask)
         batch, height, width, _ = ops.shape(query)
 
         def flat(x):
@@ -211,15 +216,8 @@ class RelativeMultiHeadAttention2D(AttentionBase):
         def grid(x):
             return ops.reshape(x, (batch, self.num_heads, height, width, x.shape[-1]))
 
-        query_mask, value_mask, key_mask = (
-            None if mask is None else flat(expand_to_batch(mask, query))
-            for mask in (query_mask, value_mask, key_mask)
-        )
-        mask = combine_masks(
-            None if query_mask is None else query_mask[..., None],
-            None if key_mask is None else key_padding_mask(key_mask),
-            None if value_mask is None else key_padding_mask(value_mask),
-            attention_mask,
+        query_mask, *key_masks = (
+            None if mask is None else flat(expand_to_batch(mask, query)) for mask in padding_masks
         )
         tables = (self.height_embedding, self.width_embedding)
         outputs, weights = attend_2d(
@@ -227,7 +225,7 @@ class RelativeMultiHeadAttention2D(AttentionBase):
             grid(self.project_key(flat(key))),
             grid(self.project_value(flat(value))),
             *(two_sided_table(ops.convert_to_tensor(table)) for table in tables),
-            mask=mask,
+            mask=pair_mask(query_mask, key_masks, attention_mask),
             dropout=lambda x: self._drop(x, training),
         )
         cells = ops.reshape(outputs, (batch, self.num_heads, height * width, self.value_dim))
@@ -236,12 +234,7 @@ class RelativeMultiHeadAttention2D(AttentionBase):
         return (outputs, weights) if return_attention_scores else outputs
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "max_relative_position": self.max_relative_position,
-            "share_heads": self.share_heads,
-            "table_initializer": keras.initializers.serialize(self.table_initializer),
-        }
+        return {**super().get_config(), "max_relative_position": self.max_relative_position}
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
@@ -310,19 +303,23 @@ class LocalRelativeMultiHeadAttention(AttentionBase):
         table_initializer=None,
         **kwargs,
     ):
-        super().__init__(num_heads, key_dim, **kwargs)
+        super().__init__(
+            num_heads,
+            key_dim,
+            share_heads=share_heads,
+            table_initializer=table_initializer,
+            **kwargs,
+        )
         self.block_length = _checks.positive_int(block_length, "block_length")
         self.use_value_table = use_value_table
-        self.share_heads = share_heads
-        self.table_initializer = keras.initializers.get(table_initializer)
 
     def build(self, query_shape, value_shape, key_shape=None):
         super().build(query_shape, value_shape, key_shape)
         rows = 4 * self.block_length
-        self.key_embedding = add_table(self, "key_embedding", rows, self.key_dim)
+        self.key_embedding = self._add_table("key_embedding", rows, self.key_dim)
         self.value_embedding = None
         if self.use_value_table:
-            self.value_embedding = add_table(self, "value_embedding", rows, self.value_dim)
+            self.value_embedding = self._add_table("value_embedding", rows, self.value_dim)
 
     def call(
         self,
@@ -335,8 +332,7 @@ class LocalRelativeMultiHeadAttention(AttentionBase):
         training=None,
     ):
         key = value if key is None else key
-        masks = {"query_mask": query_mask, "value_mask": value_mask, "key_mask": key_mask}
-        self._check_call(query, value, key, **masks)
+        self._check_call((query, value, key), (query_mask, value_mask, key_mask))
         tables = (self.key_embedding, self.value_embedding)
         outputs = attend_two_blocks(
             self.project_query(query),
@@ -353,10 +349,4 @@ class LocalRelativeMultiHeadAttention(AttentionBase):
         return self.project_output(outputs, query)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "block_length": self.block_length,
-            "use_value_table": self.use_value_table,
-            "share_heads": self.share_heads,
-            "table_initializer": keras.initializers.serialize(self.table_initializer),
-        }
+        return {**super().get_config(), **config_of(self, "block_length use_value_table")}

@@ -1,5 +1,7 @@
 """What the blocks of the Transformer's encoder and decoder have in common."""
 
+import functools
+
 import keras
 from keras import ops
 
@@ -7,7 +9,7 @@ from t2t_relpos import _checks
 from t2t_relpos.attention.masks import combine_masks
 from t2t_relpos.backend.keras_private import attached_mask
 from t2t_relpos.layers.feed_forward import FeedForward
-from t2t_relpos.layers.layer_mixin import LayerMixin, quantized_dtype
+from t2t_relpos.layers.layer_mixin import LayerMixin, config_of, quantized_dtype
 from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
 from t2t_relpos.layers.residual import Residual
 from t2t_relpos.layers.t2t_variants import RelativeMultiHeadAttentionV2
@@ -34,6 +36,9 @@ class TransformerBlock(LayerMixin, keras.layers.Layer):
         cross_attention: the attention to an encoder, or None. Only a `TransformerDecoder` has it.
         cross_attention_residual: its `Residual`, or None.
     """
+
+    # Whether the self-attention is a masked `RelativeMultiHeadAttentionV2`.
+    relative_v2 = False
 
     def __init__(
         self,
@@ -92,16 +97,10 @@ class TransformerBlock(LayerMixin, keras.layers.Layer):
         self.supports_masking = True
         self.cross_attention = self.cross_attention_residual = None
 
-    def _build_sublayers(self, name, shape, *, v2=False):
-        """Creates the self-attention, the feed-forward network and their residuals.
-
-        Args:
-            name: name of the inputs, for errors.
-            shape: shape of the inputs, `[B, T, D]`.
-            v2: whether the self-attention is a masked `RelativeMultiHeadAttentionV2`.
-        """
+    def _build_sublayers(self, name, shape):
+        """Creates the self-attention, the feed-forward network and their residuals."""
         self._check_shape(name, shape)
-        self.self_attention = self._make_attention("self_attention", shape[-1], v2=v2)
+        self.self_attention = self._make_attention("self_attention", shape[-1])
         self.self_attention.build(shape, shape)
         self.self_attention_residual = self._make_residual("self_attention_residual", shape)
         self.feed_forward = FeedForward(
@@ -127,17 +126,12 @@ class TransformerBlock(LayerMixin, keras.layers.Layer):
                 f"`value_dim`. Received: num_heads={self.num_heads}, width {shape[-1]}."
             )
 
-    def _make_attention(self, name, width, *, relative=True, v2=False):
-        """Returns an attention layer.
-
-        Args:
-            name: its name.
-            width: D, width of the inputs.
-            relative: whether it has relative positions.
-            v2: whether it is a masked `RelativeMultiHeadAttentionV2`.
-        """
-        arguments = {"masked": True} if v2 else {}
-        return (RelativeMultiHeadAttentionV2 if v2 else RelativeMultiHeadAttention)(
+    def _make_attention(self, name, width, *, relative=True):
+        """Returns an attention layer with this name, for inputs of this width."""
+        attention = RelativeMultiHeadAttention
+        if self.relative_v2 and name == "self_attention":
+            attention = functools.partial(RelativeMultiHeadAttentionV2, masked=True)
+        return attention(
             num_heads=self.num_heads,
             key_dim=self.key_dim or width // self.num_heads,
             value_dim=self.value_dim or width // self.num_heads,
@@ -152,7 +146,6 @@ class TransformerBlock(LayerMixin, keras.layers.Layer):
             sliding_window=self.sliding_window if name == "self_attention" else None,
             flash_attention=self.flash_attention,
             **self._common_arguments(name),
-            **arguments,
         )
 
     def _make_residual(self, name, input_shape):
@@ -185,14 +178,12 @@ class TransformerBlock(LayerMixin, keras.layers.Layer):
             "intermediate_dim num_heads dropout layer_norm_epsilon normalize_first "
             "max_relative_position use_key_table use_value_table share_heads use_bias "
             "attention_dropout activation_dropout key_dim value_dim sliding_window flash_attention "
-            "seed"
+            "seed kernel_initializer bias_initializer"
         )
         return {
             **super().get_config(),
-            **{name: getattr(self, name) for name in names.split()},
+            **config_of(self, names),
             "activation": keras.activations.serialize(self.activation),
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
             **quantized_dtype(self),
         }
 
@@ -201,10 +192,6 @@ def _sublayer_seed(seed, number):
     """Returns the seed of a sublayer: different for every number, or None without a seed.
 
     With the same seed, dropouts of the same shape would drop the same units.
-
-    Args:
-        seed: seed of the block, an int or None.
-        number: number of the sublayer. Number 0 gets the seed of the block.
     """
     if seed is None or number == 0:
         return seed
@@ -218,14 +205,10 @@ def block_mask(query, key, masks, *, prefix="", key_length=None, packed=False):
         query: `[B, T, D]`.
         key: `[B, S, D]`, or None with a cache. Without a cache, the padding mask defaults to the
             mask that Keras attached to it.
-        masks: (padding mask `[B, S]`, attention mask `[B, T, S]` or `[T, S]`), each a tensor or
-            None.
+        masks: (padding mask `[B, S]`, attention mask `[B, T, S]` or `[T, S]`), or None.
         prefix: prefix of the argument names in error messages.
         key_length: S, the length of the cache that has the keys. Default: None, no cache.
         packed: whether the sequences are packed. B, T and S are then unknown.
-
-    Raises:
-        ValueError: if a mask has an unsupported dtype or shape.
     """
     padding_mask, attention_mask = masks
     # The mask attached to the inputs does not cover all positions of a cache.
@@ -253,14 +236,7 @@ def block_mask(query, key, masks, *, prefix="", key_length=None, packed=False):
 def call_attention(attention, query, value, padding_mask=None, packings=(None, None), **arguments):
     """Returns the results of an attention sublayer, whose inputs may be packed.
 
-    Args:
-        attention: a `RelativeMultiHeadAttention`.
-        query: `[B, T, D]`, or `[1, P, D]` if packed.
-        value: `[B, S, D]`, or `[1, P, D]` if packed.
-        padding_mask: the explicit padding mask `[B, S]`, or None. It replaces the mask that Keras
-            attached to `value`. Default: None.
-        packings: (`Packing` of `query`, `Packing` of `value`), each may be None.
-        **arguments: further arguments of a call of `attention`.
+    An explicit padding mask replaces the mask that Keras attached to `value`.
     """
     if any(packing is not None for packing in packings):
         return attention.attend_packed(query, value, *packings, **arguments)

@@ -117,7 +117,7 @@ class TransformerDecoder(TransformerBlock):
             _checks.one_distance(self.max_relative_position, "relative_v2=True")
 
     def build(self, decoder_sequence_shape, encoder_sequence_shape=None):
-        self._build_sublayers("decoder_sequence", decoder_sequence_shape, v2=self.relative_v2)
+        self._build_sublayers("decoder_sequence", decoder_sequence_shape)
         if encoder_sequence_shape is not None:
             self.cross_attention = self._make_attention(
                 "cross_attention",
@@ -263,15 +263,7 @@ class TransformerDecoder(TransformerBlock):
     def _check_call(
         self, encoder_sequence, *, caches, update_indices, has_packing, return_attention_scores
     ):
-        """Raises ValueError if the arguments of a call contradict each other.
-
-        Args:
-            encoder_sequence: `[B, S, D]` or None.
-            caches: the caches of (self-attention, cross-attention), or None.
-            update_indices: the positions to write in each cache, or None.
-            has_packing: whether a sequence is packed.
-            return_attention_scores: whether scores are requested.
-        """
+        """Raises ValueError if the arguments of a call contradict each other."""
         has_caches = [cache is not None for cache in caches]
         for name, has_cache, index in zip(("self", "cross"), has_caches, update_indices):
             if index is not None and not has_cache:

@@ -40,14 +40,7 @@ def is_language_model(names):
 
 
 def t2t_names(model):
-    """Returns tensor2tensor's names of all weights except the `[V, D]` embedding tables.
-
-    Args:
-        model: a `Transformer` or a `CausalLM`.
-
-    Returns:
-        A dict that maps names to Keras variables or `KernelMatrix` objects.
-    """
+    """Returns all weights except the `[V, D]` embedding tables, by tensor2tensor's name."""
     if isinstance(model, CausalLM):
         stacks = [("decoder", model.blocks, model.norm)]
         positions = {"targets": model.position}
@@ -138,14 +131,7 @@ def embedding_names(model):
 
 
 def shard_sizes(vocab_size, num_shards=16):
-    """Returns the number of rows of each shard of an embedding table.
-
-    The first `vocab_size % num_shards` shards have one row more.
-
-    >>> from t2t_relpos.t2t.weight_names import shard_sizes
-    >>> shard_sizes(37)
-    [3, 3, 3, 3, 3, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2]
-    """
+    """Returns the number of rows of each shard of an embedding table."""
     return [vocab_size // num_shards + (i < vocab_size % num_shards) for i in range(num_shards)]
 
 
@@ -163,20 +149,6 @@ def canonical_weights(arrays):
 
     The global step, running losses and optimizer slots are left out. A slot has the name of its
     variable as prefix (`NAME/Adam`) or is under `training/`.
-
-    Args:
-        arrays: a dict that maps variable names to arrays.
-
-    Returns:
-        A dict that maps weight names to arrays.
-
-    Raises:
-        ValueError: if several variables correspond to the same weight.
-
-    Example:
-    >>> from t2t_relpos.t2t.weight_names import canonical_weights
-    >>> canonical_weights({"global_step": 7, "body/v/kernel": 2, "body/v/kernel/Adam": 3})
-    {'body/v/kernel': 2}
     """
     weights, original = {}, {}
     for name, array in arrays.items():
@@ -195,12 +167,6 @@ def canonical_weights(arrays):
 
 
 def canonical_name(name):
-    """Returns a variable's name without doubled scopes.
-
-    >>> from t2t_relpos.t2t.weight_names import canonical_name
-    >>> scope = "transformer/parallel_0_4/transformer/transformer/body"
-    >>> canonical_name(f"{scope}/decoder/layer_0_1/ffn/conv1/bias")
-    'transformer/body/decoder/layer_0/ffn/conv1/bias'
-    """
-    inner = _DOUBLED_SCOPE.sub("", name, count=1) if _DOUBLED_SCOPE.match(name) else name
-    return name if inner == name else _COUNTED_LAYER.sub(r"/layer_\1/", inner)
+    """Returns a variable's name without doubled scopes."""
+    scope = _DOUBLED_SCOPE.match(name)
+    return _COUNTED_LAYER.sub(r"/layer_\1/", name[scope.end() :]) if scope else name

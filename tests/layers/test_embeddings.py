@@ -1,7 +1,5 @@
 """Tests of token embeddings, position encodings and embeddings of relative positions."""
 
-import math
-
 import keras
 import numpy as np
 import pytest
@@ -12,34 +10,6 @@ from t2t_relpos.layers import (
     RelativePositionEmbedding,
     SinusoidalPositionEncoding,
 )
-
-
-def t2t_timing_signal(length, width):
-    count = width // 2
-    rates = [math.exp(-i * math.log(10_000) / max(count - 1, 1)) for i in range(count)]
-    rows = [
-        [math.sin(p * r) for r in rates] + [math.cos(p * r) for r in rates] + [0.0] * (width % 2)
-        for p in range(length)
-    ]
-    return np.array(rows)
-
-
-@pytest.mark.parametrize("width", [2, 6, 7])
-def test_sinusoids_equal_tensor2tensor(width, rng):
-    x = rng.normal(size=(3, 11, width)).astype("float32")
-    outputs = ops.convert_to_numpy(SinusoidalPositionEncoding()(x))
-    np.testing.assert_allclose(
-        outputs - x, np.broadcast_to(t2t_timing_signal(11, width), x.shape), atol=2e-6
-    )
-
-
-@pytest.mark.parametrize("make", [SinusoidalPositionEncoding, lambda: LearnedPositionEmbedding(13)])
-def test_position_encoding_start_per_batch_entry(make):
-    layer = make()
-    full = ops.convert_to_numpy(layer(np.zeros((1, 13, 5), "float32")))[0]
-    parts = layer(np.zeros((3, 2, 5), "float32"), start=np.array([0, 7, 11], "int32"))
-    np.testing.assert_allclose(parts, np.stack([full[0:2], full[7:9], full[11:13]]), atol=1e-6)
-
 
 ENCODINGS = pytest.mark.parametrize(
     "make", [SinusoidalPositionEncoding, lambda: LearnedPositionEmbedding(13)]
@@ -54,9 +24,10 @@ def test_positions_count_along_the_axis_before_the_last(make):
     for shape in ((5, 4), (2, 1, 5, 4), (2, 3, 7, 5, 4)):
         outputs = layer(np.zeros(shape, "float32"))
         np.testing.assert_array_equal(outputs, np.broadcast_to(expected, shape))
-    outputs = layer(np.zeros((2, 3, 2, 4), "float32"), start=np.array([0, 3]))
-    outputs = ops.convert_to_numpy(outputs)
-    np.testing.assert_allclose(outputs[:, 2], [expected[:2], expected[3:]], atol=1e-6)
+    for shape in ((2, 2, 4), (2, 3, 2, 4)):
+        outputs = layer(np.zeros(shape, "float32"), start=np.array([0, 3], "int32"))
+        outputs = ops.reshape(outputs, (2, -1, 2, 4))[:, -1]
+        np.testing.assert_allclose(outputs, [expected[:2], expected[3:]], atol=1e-6)
 
 
 @ENCODINGS

@@ -219,18 +219,6 @@ def test_export_of_a_transformer_that_was_never_called(settings, format, tmp_pat
         assert_equal_outputs(run, model, {"inputs": ids[0], "targets": ids[1]})
 
 
-@pytest.mark.slow
-def test_export_of_a_transformer_that_was_trained(tmp_path, tf):
-    model = transformer()
-    ids = np.array([[5, 7, 9, 2, 1], [3, 1, 0, 0, 0], [8, 8, 4, 1, 0]], "int32")
-    inputs = {"inputs": ids, "targets": ids[:, :4]}
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("sgd", loss, run_eagerly=True)
-    model.fit(inputs, ids[:, :4], verbose=0)
-    run = export(model, "tf_saved_model", tmp_path)
-    assert_equal_outputs(run, model, inputs)
-
-
 @pytest.mark.parametrize("format", [each for each in SUPPORTED if each != "tf_saved_model"])
 @pytest.mark.parametrize("distances", [4, pytest.param((5, 2), marks=pytest.mark.slow)])
 def test_export_of_a_causal_lm_that_was_never_called(distances, format, tmp_path, rng):

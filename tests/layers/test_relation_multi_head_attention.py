@@ -1,7 +1,11 @@
+import functools
+
 import keras
 import numpy as np
 import pytest
 from comparisons import assert_all_close
+from compilation import compile_function
+from gradients import output_and_gradients, with_values
 from keras import ops
 
 from t2t_relpos.attention import relative_ids
@@ -22,62 +26,21 @@ def make(**settings):
     )
 
 
-def expected_outputs(layer, x, y, edges_k, edges_v):
-    """Returns outputs by equations 3 and 4 of Shaw et al. with edges `[B, N, T, S, H]`."""
-
-    def heads(dense, inputs):
-        return ops.convert_to_numpy(dense(inputs)).reshape(3, inputs.shape[1], 2, 5)
-
-    q, k, v = (
-        heads(dense, inputs)
-        for dense, inputs in ((layer.query_dense, x), (layer.key_dense, y), (layer.value_dense, y))
-    )
-    scores = np.einsum("btnh,bsnh->bnts", q, k) + np.einsum("btnh,bntsh->bnts", q, edges_k)
-    weights = np.exp(scores / 5**0.5)
-    weights /= weights.sum(-1, keepdims=True)
-    outputs = np.einsum("bnts,bsnh->btnh", weights, v) + np.einsum(
-        "bnts,bntsh->btnh", weights, edges_v
-    )
-    return ops.convert_to_numpy(layer.output_dense(outputs))
-
-
-def edge_vectors(table, labels, num_relations=11):
-    """Returns the edge vectors `[B, N, T, S, H]`, zero if there is no edge."""
-    table = ops.convert_to_numpy(ops.convert_to_tensor(table))
-    table = np.broadcast_to(table, (2, *table.shape[-2:]))
-    table = np.concatenate([table, np.zeros_like(table[:, :1])], axis=1)
-    return table[:, np.where(labels < 0, num_relations, labels)].swapaxes(0, 1)
-
-
-@pytest.mark.parametrize("share_heads", [True, False])
-def test_relation_attention_equals_the_equations(share_heads, rng):
+def test_labels_of_several_channels_equal_edge_vectors_that_are_added(rng):
     x, y = arrays(rng, 7, 13)
-    labels = labels_of(rng, 7, 13)
-    layer = make(share_heads=share_heads)
-    outputs = layer(x, y, relations=labels)
-    edges = [edge_vectors(table[0], labels) for table in (layer.key_tables, layer.value_tables)]
-    np.testing.assert_allclose(outputs, expected_outputs(layer, x, y, *edges), atol=1e-5)
-
-
-def test_relation_attention_sums_channels(rng):
-    x, y = arrays(rng, 7, 13)
-    labels, others = labels_of(rng, 7, 13, 11), labels_of(rng, 7, 13, 3)
-    layer = make(num_relations=(11, 3))
-    outputs = layer(x, y, relations=(labels, others))
-    edges = [
-        edge_vectors(tables[0], labels) + edge_vectors(tables[1], others, 3)
-        for tables in (layer.key_tables, layer.value_tables)
-    ]
-    np.testing.assert_allclose(outputs, expected_outputs(layer, x, y, *edges), atol=1e-5)
-
-
-def test_relation_attention_with_dense_edges_equals_the_equations(rng):
-    x, y = arrays(rng, 7, 13)
-    key_edges, value_edges = rng.normal(size=(2, 3, 7, 13, 5)).astype("float32")
-    layer = make(num_relations=None)
-    outputs = layer(x, y, key_edges=key_edges, value_edges=value_edges)
-    edges = [np.repeat(edges[:, None], 2, axis=1) for edges in (key_edges, value_edges)]
-    np.testing.assert_allclose(outputs, expected_outputs(layer, x, y, *edges), atol=1e-5)
+    labels = [labels_of(rng, 7, 13, num_relations) for num_relations in (11, 3)]
+    by_label, by_edge = make(num_relations=(11, 3)), make(num_relations=None)
+    outputs = by_label(x, y, relations=labels)
+    edges = {}
+    for name, tables in (("key", by_label.key_tables), ("value", by_label.value_tables)):
+        # Label -1 is the absence of an edge, which has no vector.
+        padded = [np.pad(ops.convert_to_numpy(table), [(0, 1), (0, 0)]) for table in tables]
+        edges[f"{name}_edges"] = sum(
+            table[each] for table, each in zip(padded, labels, strict=True)
+        )
+    by_edge(x, y, **edges)
+    by_edge.set_weights([v.value for v in by_label.variables if "table" not in v.path])
+    np.testing.assert_allclose(outputs, by_edge(x, y, **edges), atol=1e-5)
 
 
 @pytest.mark.parametrize("share_heads", [True, False])
@@ -128,54 +91,32 @@ def test_relation_attention_does_not_mask_pairs_without_an_edge(rng):
     )
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
-def test_relation_attention_in_a_graph_ignores_out_of_range_relations(jit_compile, rng, tf):
-    x, y = arrays(rng, 7, 13)
-    labels = labels_of(rng, 7, 13)
-    layer = make()
-    layer(x, y, relations=labels)
+@pytest.mark.parametrize("by_xla", [True, False])
+def test_compiled_relation_attention_ignores_out_of_range_relations(by_xla, rng):
+    compile_call = compile_function
+    if not by_xla:
+        if keras.backend.backend() != "tensorflow":
+            pytest.skip("only TensorFlow has graphs without XLA")
+        import tensorflow as tf
 
-    @tf.function(jit_compile=jit_compile)
-    def gradients(labels):
-        with tf.GradientTape() as tape:
-            outputs = layer(x, y, relations=labels)
-            loss = tf.reduce_sum(outputs**2)
-        return outputs, tape.gradient(loss, [v.value for v in layer.trainable_variables])
-
-    outputs, expected = gradients(tf.constant(labels))
-    np.testing.assert_allclose(outputs, layer(x, y, relations=labels), atol=1e-5)
-    out_of_range = np.where(labels < 0, rng.choice([-7, 11, 99], size=labels.shape), labels)
-    assert (out_of_range != labels).any()
-    for ours, theirs in zip(
-        gradients(tf.constant(out_of_range, tf.int32))[1], expected, strict=True
-    ):
-        assert isinstance(ours, tf.Tensor)
-        np.testing.assert_allclose(ours, theirs, atol=1e-5)
-
-
-@pytest.mark.skipif(keras.backend.backend() != "jax", reason="requires JAX")
-def test_relation_attention_under_jit_ignores_out_of_range_relations(rng):
-    import jax
-
+        compile_call = functools.partial(tf.function, autograph=False)
     x, y = arrays(rng, 7, 13)
     labels = labels_of(rng, 7, 13)
     layer = make()
     eager = layer(x, y, relations=labels)
-    weights = [v.value for v in layer.trainable_variables]
-    others = [v.value for v in layer.non_trainable_variables]
-
-    @jax.jit
-    def outputs_and_gradients(labels):
-        def loss(weights):
-            outputs, _ = layer.stateless_call(weights, others, x, y, relations=labels)
-            return (outputs**2).sum(), outputs
-
-        gradients, outputs = jax.grad(loss, has_aux=True)(weights)
-        return outputs, gradients
-
-    outputs, expected = outputs_and_gradients(labels)
-    np.testing.assert_allclose(outputs, eager, atol=1e-5)
+    variables = layer.trainable_variables
+    call = compile_call(
+        lambda labels, values: with_values(variables, values, lambda: layer(x, y, relations=labels))
+    )
     out_of_range = np.where(labels < 0, rng.choice([-7, 11, 99], size=labels.shape), labels)
-    outputs, gradients = outputs_and_gradients(out_of_range.astype("int32"))
-    np.testing.assert_allclose(outputs, eager, atol=1e-5)
-    assert_all_close(gradients, expected, atol=1e-5)
+    assert (out_of_range != labels).any()
+    found, expected = (
+        output_and_gradients(
+            lambda values: call(ops.cast(each, "int32"), values),
+            [ops.convert_to_numpy(v) for v in variables],
+            eager,
+        )
+        for each in (out_of_range, labels)
+    )
+    assert_all_close(found, expected, atol=1e-5)
+    np.testing.assert_allclose(found[0], eager, atol=1e-5)

@@ -4,46 +4,32 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from layer_cases import BLOCK, CASES, SIZES, random_inputs, symbolic_inputs
 
-from t2t_relpos.layers import (
-    FeedForward,
-    RelationMultiHeadAttention,
-    RelativeMultiHeadAttention,
-    Residual,
-    TransformerDecoder,
-    TransformerEncoder,
-)
+from t2t_relpos.layers import Residual, TransformerDecoder
 
-BLOCK = {"intermediate_dim": 11, "num_heads": 2, "max_relative_position": 3}
-CALLS = {
-    "attention": lambda x, **kw: RelativeMultiHeadAttention(
-        2, 5, max_relative_position=3, use_gate=True, **kw
-    )(x, x),
-    "relations": lambda x, **kw: RelationMultiHeadAttention(2, 5, num_relations=3, **kw)(
-        x, x, relations=np.zeros((7, 7), "int32")
-    ),
-    "feed_forward": lambda x, **kw: FeedForward(11, **kw)(x),
-    "residual": lambda x, **kw: Residual(**kw)(x, sublayer=ops.tanh),
-    "encoder": lambda x, **kw: TransformerEncoder(**BLOCK, **kw)(x),
-    "decoder": lambda x, **kw: TransformerDecoder(**BLOCK, **kw)(x, x),
-}
+FROZEN = "relative", "relations", "feed_forward", "encoder", "decoder"
 
 
 def test_frozen_layers_stay_frozen(tmp_path, rng):
-    inputs = keras.Input((7, 6))
-    frozen = {name: call(inputs, trainable=False, name=name) for name, call in CALLS.items()}
-    residual = keras.Model(inputs, keras.layers.Dense(1)(frozen.pop("residual")))
-    assert len(residual.trainable_variables) == 2
+    residual = Residual(trainable=False)
+    residual.build((None, 7, 6))
+    assert not residual.trainable_variables
     # A residual can not be saved: its sublayer is a function.
-    model = keras.Model(inputs, {name: keras.layers.Dense(1)(y) for name, y in frozen.items()})
+    symbols = symbolic_inputs(["x", "y", "labels"], SIZES)
+    frozen = {
+        name: CASES[name].call(CASES[name].make(trainable=False, name=name), symbols)
+        for name in FROZEN
+    }
+    model = keras.Model(symbols, {name: keras.layers.Dense(1)(y) for name, y in frozen.items()})
     model.save(tmp_path / "model.keras")
-    x = rng.normal(size=(3, 7, 6)).astype("float32")
+    inputs = random_inputs(symbols, rng)
     for each in (model, keras.models.load_model(tmp_path / "model.keras")):
         assert len(each.trainable_variables) == 2 * len(frozen)
         before = {name: each.get_layer(name).get_weights() for name in frozen}
         # JAX without compilation would take minutes.
         each.compile("sgd", "mse", run_eagerly=keras.backend.backend() != "jax")
-        each.fit(x, dict.fromkeys(frozen, x[..., :1]), verbose=0)
+        each.fit(inputs, dict.fromkeys(frozen, inputs["x"][..., :1]), verbose=0)
         for name, weights in before.items():
             assert weights and not each.get_layer(name).trainable_variables, name
             for old, new in zip(weights, each.get_layer(name).get_weights(), strict=True):

@@ -1,5 +1,7 @@
 """Tests that PyTorch computes on one accelerator, and that the host does not wait for it."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -9,20 +11,12 @@ if keras.backend.backend() != "torch":
     pytest.skip("PyTorch only", allow_module_level=True)
 
 import torch
+from layer_cases import CASES, random_inputs
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
 from t2t_relpos import CausalLM, Transformer, backend
 from t2t_relpos.attention import attend, dispatch
-from t2t_relpos.layers import (
-    LocalRelativeMultiHeadAttention,
-    RelationMultiHeadAttention,
-    RelativeMultiHeadAttention,
-    RelativeMultiHeadAttention2D,
-    RelativeMultiHeadAttentionV2,
-    SinusoidalPositionEncoding,
-    TransformerDecoder,
-)
 from t2t_relpos.models.config import TransformerConfig
 
 # Methods of a tensor that return values to the host.
@@ -70,17 +64,17 @@ def language_model(rng):
     return CausalLM(13, 1, 8, 16, 2, 4), [ids], {}
 
 
-def attention(rng):
-    x = ops.convert_to_tensor(rng.normal(size=(3, 70, 6)).astype("float32"))
-    mask = ops.convert_to_tensor(rng.integers(0, 2, (3, 70)).astype("int32"))
-    layer = RelativeMultiHeadAttention(2, 4, max_relative_position=3)
-    return layer, [x, x], {"value_mask": mask, "use_causal_mask": True}
+def layer_of(name, rng, **settings):
+    """Returns a layer of `layer_cases`, and the arguments of its call. Masks are integers."""
+    case = CASES[name]
+    arrays = random_inputs(case.input_names(masks=True), rng)
+    masks = {n: rng.integers(0, 2, x.shape) for n, x in arrays.items() if n.endswith("_mask")}
+    inputs = {n: ops.convert_to_tensor(x) for n, x in (arrays | masks).items()}
+    args, options = case.call(lambda *args, **named: (args, named), inputs, masks=True)
+    return case.make(**settings), args, options
 
 
-def relations(rng):
-    x = ops.convert_to_tensor(rng.normal(size=(3, 5, 6)).astype("float32"))
-    labels = ops.convert_to_tensor(rng.integers(-1, 4, (3, 5, 5)).astype("int32"))
-    return RelationMultiHeadAttention(2, 4, num_relations=4), [x, x], {"relations": labels}
+attention, relations = (functools.partial(layer_of, name) for name in ("relative", "relations"))
 
 
 @pytest.mark.parametrize("make", [encoder_decoder, language_model, attention, relations])
@@ -143,54 +137,19 @@ def test_attend_computes_on_the_device_of_the_query(length, rng):
         torch.testing.assert_close(one, other)
 
 
-def masked_attention(rng):
-    layer, inputs, options = attention(rng)
-    masks = {"attention_mask": torch.ones(70, 70, dtype=torch.bool).tril(5), "query_offset": 2}
-    return layer, inputs, options | masks
-
-
-def dropped_attention(rng):
-    settings = {"dropout": 0.4, "seed": 3, "use_gate": True, "output_shape": (3, 2)}
-    _, inputs, options = attention(rng)
-    return RelativeMultiHeadAttention(2, 4, max_relative_position=3, **settings), inputs, options
-
-
-def decoder(rng):
-    x = ops.convert_to_tensor(rng.normal(size=(3, 7, 6)).astype("float32"))
-    layer = TransformerDecoder(8, 2, max_relative_position=3, dropout=0.3)
-    mask = torch.arange(7).expand(3, 7) < 5
-    return layer, [x, x], {"encoder_padding_mask": mask}
-
-
-def positions(rng):
-    x = ops.convert_to_tensor(rng.normal(size=(3, 7, 6)).astype("float32"))
-    return SinusoidalPositionEncoding(), [x], {"start": 4}
-
-
-def variant_v2(rng):
-    _, inputs, options = attention(rng)
-    return RelativeMultiHeadAttentionV2(2, 4, max_relative_position=3, dropout=0.3), inputs, options
-
-
-def variant_2d(rng):
-    x = ops.convert_to_tensor(rng.normal(size=(3, 3, 5, 6)).astype("float32"))
-    return RelativeMultiHeadAttention2D(2, 4, max_relative_position=3), [x, x], {}
-
-
-def local_variant(rng):
-    x = ops.convert_to_tensor(rng.normal(size=(3, 11, 6)).astype("float32"))
-    return LocalRelativeMultiHeadAttention(2, 4, block_length=4), [x, x], {}
-
-
-VARIANTS = [variant_v2, variant_2d, local_variant]
-LAYERS = [masked_attention, dropped_attention, decoder, relations, positions, *VARIANTS]
-
-
-@pytest.mark.parametrize("make", LAYERS)
-def test_a_training_step_of_a_layer_compiles_as_one_graph(make, rng):
-    layer, inputs, options = make(rng)
-    if "start" not in options:
-        options["training"] = True
+@pytest.mark.parametrize(
+    "name, settings",
+    [
+        ("relative", {"dropout": 0.4, "seed": 3, "use_gate": True, "output_shape": (3, 2)}),
+        ("decoder", {"dropout": 0.3}),
+        ("v2", {"dropout": 0.3}),
+        *((name, {}) for name in ("relative_positions", "relative_window", "relations")),
+        *((name, {}) for name in ("sinusoids", "2d", "local")),
+    ],
+)
+def test_a_training_step_of_a_layer_compiles_as_one_graph(name, settings, rng):
+    layer, inputs, options = layer_of(name, rng, **settings)
+    options |= {"start": 4} if name == "sinusoids" else {"training": True}
     layer(*inputs, **options)
     weights = [v.value for v in layer.trainable_variables] or [inputs[0].requires_grad_()]
     seeds = [v for v in layer.non_trainable_variables if "seed" in v.path]

@@ -71,6 +71,8 @@ def test_searches_equal_tensor2tensor(name, comparison):
     check(case, comparison, quantities)
 
 
+# Tracing a graph for each length takes longer than the searches.
+@pytest.mark.usefixtures("eager_searches")
 @pytest.mark.parametrize("name", slow_except_quick(LANGUAGE))
 @pytest.mark.parametrize("comparison", LANGUAGE_SEARCHES, ids=lambda function: function.__name__)
 def test_continuations_equal_tensor2tensor(name, comparison):
