@@ -169,13 +169,12 @@ def test_result_reads_all_result_entries_and_no_others(cls):
             read.add(name)
             return super().__getitem__(name)
 
-    names = ("beam_size", "num_results", "max_length")
-    settings = dict.fromkeys(("alpha", "early_stopping", "t2t_exact"), 0) | dict.fromkeys(names, 2)
-    constraints = checked_constraints(0, None, 0, 1.0)
+    step, ends = constant_step([0.0]), checked_constraints()
+    request = Request(step, STATE, 2, 2, None, ends)
     if cls is Beams:
-        selection = Beams(constraints, **settings)
+        settings = dict.fromkeys(("alpha", "early_stopping", "t2t_exact"), 0)
+        selection = Beams(request, beam_size=2, num_results=2, **settings)
     else:
-        request = Request.checked(constant_step([0.0]), STATE, (2, 2), None, constraints)
         selection = SinglePath(None, request, 2)
-    selection.result(Recorder(selection.start(ops.convert_to_tensor([2, 2], "int32"), 2)))
+    selection.result(Recorder(selection.start(request.limit)))
     assert read == set(selection.RESULT_ENTRIES)

@@ -93,7 +93,7 @@ def test_prefix_overrides_other_constraints(rng):
 
 def test_constraints_any_is_false_only_for_defaults():
     assert not Constraints().any
-    assert not checked_constraints(0, None, 0, 1).any
+    assert not checked_constraints(0, 0, 1).any
     for rules in ENABLED:
         assert Constraints(**rules).any
     assert Constraints(min_length=ops.convert_to_tensor(0)).any

@@ -93,7 +93,7 @@ BEAM = [
 SAMPLE = [
     (
         {"temperature": 0.0},
-        r"Expected `temperature` above 0 .*use greedy_search for that\)\. Received: 0\.0",
+        r"Expected `temperature` above 0 .*use greedy_search or GreedySampler .*Received: 0.0",
     ),
     ({"top_k": 0}, "Expected `top_k` to be a positive integer. Received: top_k=0"),
     ({"top_k": 2.5}, r"Expected `top_k` to be a positive integer\. Received: top_k=2\.5"),
