@@ -2,7 +2,7 @@
 
 Layers of relations, images and local blocks use functions of `gather` and `t2t_variants` instead.
 
-Decoding steps of `generate` use `t2t_relpos.models.folded.cached_attention` instead.
+Decoding steps of `generate` use `t2t_relpos.models.folded.transformer` instead.
 """
 
 import dataclasses

@@ -8,7 +8,7 @@ from keras import ops
 from t2t_relpos.decoding import beam_search, greedy_search
 from t2t_relpos.models import CausalLM, Transformer, TransformerConfig
 from t2t_relpos.models.config import POSITIONS
-from t2t_relpos.models.folded import FoldedLanguageModel, can_fold, fold_language_model
+from t2t_relpos.models.folded import FoldedTransformer, can_fold, fold_weights
 
 SIZES = {
     "vocab_size": 13,
@@ -90,8 +90,8 @@ def test_steps_compute_the_logits_of_a_call(settings):
     expected = ops.convert_to_numpy(model(ids))
     found = logits_of_steps(model.step, model.encode(ids, 9), ids)
     np.testing.assert_allclose(found, expected, atol=3e-5)
-    assert can_fold(model, model.blocks)
-    folded = FoldedLanguageModel(model.config, fold_language_model(model))
+    assert can_fold(model)
+    folded = FoldedTransformer(model.config, fold_weights(model))
     for growing in (False, True):
         state, step = folded.start_search(ids[:, :0], 9, 1, growing=growing)
         found = logits_of_steps(step, state, ids)

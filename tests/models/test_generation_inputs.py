@@ -101,7 +101,7 @@ def test_generate_with_learned_positions_checks_and_caps_lengths(dtype):
     model = Transformer(float32_model.config, dtype=dtype)
     model.set_weights(float32_model.get_weights())
     # Searches use the unfolded model in bfloat16.
-    assert can_fold(model, model.decoder_layers) == (dtype == "float32")
+    assert can_fold(model) == (dtype == "float32")
     expected = search_ids(model, beam_search, SOURCE, 7)
     np.testing.assert_array_equal(model.generate(SOURCE, max_length=7), expected)
     # The next sizes would be 16 for the source and 66 for the output.

@@ -70,13 +70,6 @@ def change_numbers(model):
     model.reset_compiled_searches()
 
 
-def folds(model):
-    blocks = blocks_of(model)
-    if isinstance(model, Transformer):
-        blocks = model.encoder_layers + blocks
-    return can_fold(model, blocks)
-
-
 def subclass_of(layer, method="call", change=lambda outputs: -outputs):
     """Makes a layer an instance of a subclass that changes the results of a method."""
     original = getattr(type(layer), method)
@@ -148,7 +141,7 @@ OF_TRANSFORMERS = {
 @pytest.mark.parametrize("make", [make_transformer, make_language_model])
 def test_without_changes_generate_computes_the_model(make):
     model = make()
-    assert folds(model)
+    assert can_fold(model)
     # `fit` sets attributes of the model, some of which are functions.
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("sgd", loss, metrics=[keras.metrics.SparseTopKCategoricalAccuracy()])
@@ -156,7 +149,7 @@ def test_without_changes_generate_computes_the_model(make):
     model.fit(inputs, SOURCE, verbose=0)
     model.evaluate(inputs, SOURCE, verbose=0)
     model.predict(inputs, verbose=0)
-    assert folds(model)
+    assert can_fold(model)
     np.testing.assert_array_equal(generated(model), generated_by_calls(model))
 
 
@@ -167,7 +160,7 @@ def test_generate_computes_the_changed_model(make, change):
     unchanged = generated(model)
     change(model)
     # Folded weights have the numbers of the layers.
-    assert folds(model) == (change is change_numbers)
+    assert can_fold(model) == (change is change_numbers)
     found = generated(model)
     np.testing.assert_array_equal(found, generated_by_calls(model))
     assert not np.array_equal(found, unchanged)
@@ -233,9 +226,9 @@ def test_reset_compiled_searches_applies_changed_attributes(cls, make):
 def test_generate_computes_the_changed_transformer(change):
     model = make_transformer()
     unchanged = generated(model)
-    assert folds(model)
+    assert can_fold(model)
     change(model)
-    assert not folds(model)
+    assert not can_fold(model)
     found = generated(model)
     np.testing.assert_array_equal(found, generated_by_calls(model))
     assert not np.array_equal(found, unchanged)
