@@ -215,7 +215,7 @@ class _RandomSampler(Sampler):
         self.temperature = temperature
         self.num_results = num_results
         self.config_seed = seed
-        self.seed = keras.random.SeedGenerator(seed)
+        self.seed = keras.random.SeedGenerator(self.config_seed)
 
     def random_numbers(self, batch_size, max_length):
         shape = (batch_size, self.num_results, max_length)
