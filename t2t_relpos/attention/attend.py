@@ -1,7 +1,7 @@
 """The entry point of relative attention, and the record of a call that implementations read.
 
 Relations, images and local blocks use `gather` and `t2t_variants`. Decoding steps of `generate` use
-`t2t_relpos.models.folded.cached_attention`.
+`t2t_relpos.models.folded.transformer`.
 """
 
 import dataclasses

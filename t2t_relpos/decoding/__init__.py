@@ -1,7 +1,12 @@
 """Search algorithms for any model with a step function."""
 
 import t2t_relpos.backend  # Reports a missing backend of Keras.
-from t2t_relpos.decoding.beam_search import beam_search
+from t2t_relpos.decoding.beam_search import (
+    TokenScores,
+    beam_search,
+    length_penalty,
+    score_tokens,
+)
 from t2t_relpos.decoding.samplers import (
     BeamSampler,
     GreedySampler,
@@ -10,12 +15,7 @@ from t2t_relpos.decoding.samplers import (
     TopPSampler,
 )
 from t2t_relpos.decoding.sampling import greedy_search, sample_search
-from t2t_relpos.decoding.scores import (
-    DecodingResult,
-    TokenScores,
-    length_penalty,
-    score_tokens,
-)
+from t2t_relpos.decoding.search import DecodingResult
 
 __all__ = [
     "BeamSampler",

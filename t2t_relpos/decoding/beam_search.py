@@ -1,10 +1,9 @@
-"""Beam search with length penalty for any model with a step function.
+"""Beam search with length penalty, and the scores of given outputs.
 
 In the order of a call: the search, the hypotheses, and the choice of candidates. `search.py` has
 the loop.
 """
 
-import types
 from typing import NamedTuple
 
 from keras import ops
@@ -19,8 +18,7 @@ from t2t_relpos.decoding.constraints import (
     is_one_of,
     next_ids,
 )
-from t2t_relpos.decoding.scores import NO_OUTPUT_SCORE, DecodingResult, length_penalty
-from t2t_relpos.decoding.search import Request, run
+from t2t_relpos.decoding.search import NO_OUTPUT_SCORE, DecodingResult, Request, run
 
 
 def beam_search(
@@ -130,18 +128,17 @@ def beam_search(
         beam_size, num_results = int(beam_size), int(num_results)
     beam_size, num_results = as_size(beam_size), as_size(num_results)
     check_alpha(alpha)
-    constraints = checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
-    constraints = constraints.with_ids(eos_id, stop_token_ids, pad_id)
+    constraints = checked_constraints(
+        min_length, no_repeat_ngram_size, repetition_penalty, prefix, eos_id, stop_token_ids, pad_id
+    )
     if t2t_exact:
         _check_exact(length_limit, early_stopping, constraints)
-    sizes = batch_size, max_length
-    request = Request.checked(step, state, sizes, length_limit, constraints)
+    request = Request(step, state, batch_size, max_length, length_limit, constraints)
     selection = Beams(
-        constraints,
+        request,
         beam_size=beam_size,
         alpha=alpha,
         num_results=num_results,
-        max_length=request.max_length,
         early_stopping=early_stopping,
         t2t_exact=t2t_exact,
     )
@@ -158,41 +155,31 @@ class Beams:
     steps, and `done` says whether the results are final.
 
     Args:
-        beam_size, alpha, num_results, max_length, early_stopping, t2t_exact: see `beam_search`.
-        constraints: `Constraints`. The prefix is that of `fixed`.
+        request: the `Request` of the search.
+        beam_size, alpha, num_results, early_stopping, t2t_exact: as in `beam_search`.
     """
 
     RESULT_ENTRIES = ("result_ids", "result_scores", "is_result", "length")
-    fixed = types.MappingProxyType({})
 
-    def __init__(self, constraints, **settings):
-        self.constraints = constraints
-        self.num_rows = self.beam_size = settings["beam_size"]
-        self.alpha = settings["alpha"]
-        self.num_results = settings["num_results"]
-        self.early_stopping = settings["early_stopping"]
-        self.t2t_exact = settings["t2t_exact"]
-        self.slots = ops.arange(settings["max_length"], dtype="int32")
-
-    def first_rows(self, request):
-        """Returns the number of rows per sentence in the first step.
-
-        All beams are equal in the first step. One row is enough if sizes may change. The context
-        and the prefix have a row for each beam from the start.
-        """
+    def __init__(self, request, *, beam_size, alpha, num_results, early_stopping, t2t_exact):
+        self.constraints = request.constraints
+        self.num_rows = self.beam_size = beam_size
+        self.alpha = alpha
+        self.num_results = num_results
+        self.early_stopping = early_stopping
+        self.t2t_exact = t2t_exact
+        self.slots = ops.arange(request.max_length, dtype="int32")
+        self.fixed = {}
+        # All beams are equal in the first step. One row is enough if sizes may change. The context
+        # and the prefix have a row for each beam from the start.
         has_rows = "context" in request.state or request.constraints.prefix is not None
-        return 1 if backend.has_dynamic_shapes() and not has_rows else self.beam_size
+        self.first_rows = 1 if backend.has_dynamic_shapes() and not has_rows else beam_size
 
-    def start(self, limit, rows):
-        """Returns the hypotheses before the first step.
-
-        Args:
-            limit: int `[B]`, largest number of ids of each sentence.
-            rows: number of rows of each sentence, 1 or k. Only the first one is active.
-        """
+    def start(self, limit):
+        """Returns the hypotheses before the first step. Only the first row is active."""
         active, results = (
             ops.zeros_like(limit)[:, None] + ops.arange(size, dtype="int32")
-            for size in (rows, self.beam_size)
+            for size in (self.first_rows, self.beam_size)
         )
 
         def padding(rows):
@@ -211,18 +198,7 @@ class Beams:
         }
 
     def advance(self, beams, i, logits, limit, fixed):
-        """Extends every active beam by one id.
-
-        Args:
-            beams: the hypotheses.
-            i: number of steps so far.
-            logits: `[B * k, V]`.
-            limit: int `[B]`, largest number of ids of each sentence.
-            fixed: dict, with the prefix of each row, int `[B * k, P]`, if there is one.
-
-        Returns:
-            (the new hypotheses, the rows that the active beams extend, int `[B * k]`).
-        """
+        """Extends every active beam by one id. Returns the beams, and the rows that they extend."""
         found, ends_early = self._candidates(beams, i, logits, fixed.get("prefix"))
         ids = ops.where(
             self.slots == i, found.ids[..., None], take_beams(beams["ids"], found.beams)
@@ -344,11 +320,7 @@ class Beams:
         return ops.logical_or(old["done"], ops.logical_or(is_final, length >= limit))
 
     def result(self, beams):
-        """Returns the best outputs as a `DecodingResult`.
-
-        Args:
-            beams: the hypotheses, or only the `RESULT_ENTRIES`.
-        """
+        """Returns the best outputs as a `DecodingResult`."""
         n, pad_id = self.num_results, self.constraints.pad_id
         ids, scores, exists = (
             beams[name][:, :n] for name in ("result_ids", "result_scores", "is_result")
@@ -401,16 +373,6 @@ def best_candidates(
     Returns:
         `Candidates`, valid ones first, then by sum. Equal sums are in the order of beams and ids,
         except on TensorFlow, where their order is not defined.
-
-    Example:
-    >>> import numpy as np
-    >>> from keras import ops
-    >>> from t2t_relpos.decoding.beam_search import best_candidates
-    >>> scores = np.array([[1.0, 5.0, 3.0], [4.0, 0.0, 1.0]], "float32")
-    >>> offsets, is_active = np.array([[0.0, 2.0]], "float32"), np.array([[True, True]])
-    >>> found = best_candidates(scores, offsets, is_active, 3)
-    >>> [ops.convert_to_numpy(x)[0].tolist() for x in found]
-    [[6.0, 5.0, 3.0], [1, 0, 0], [0, 1, 2], [True, True, True]]
     """
     is_active = ops.convert_to_tensor(is_active)
     scores, offsets = ops.convert_to_tensor(scores), ops.convert_to_tensor(offsets)
@@ -463,26 +425,21 @@ def _select(scores, offsets, is_active, count, never_id, allowed, *, normalize):
 
 
 def _check_exact(length_limit, early_stopping, constraints):
-    if length_limit is not None:
-        raise ValueError(
-            "Expected no `length_limit` with `t2t_exact`: tensor2tensor has one limit for all "
-            "sentences, `max_length`. Received: both."
-        )
-    if early_stopping:
-        raise ValueError(
-            "Expected `early_stopping` to be False with `t2t_exact`: tensor2tensor stops when no "
-            "active beam can win. Received: both."
-        )
+    """Raises ValueError if arguments contradict `t2t_exact`."""
+    constraint_names = "`min_length`, `prefix`, `no_repeat_ngram_size` and `repetition_penalty`"
+    for is_wrong, expected, reason in (
+        (length_limit is not None, "no `length_limit`", "has one limit, `max_length`"),
+        (early_stopping, "`early_stopping` to be False", "stops when no active beam can win"),
+        (constraints.any, f"none of {constraint_names}", "does not support them"),
+    ):
+        if is_wrong:
+            raise ValueError(
+                f"Expected {expected} with `t2t_exact`: tensor2tensor {reason}. Received: both."
+            )
     if len(constraints.end_ids) != 1:
         raise ValueError(
             "Expected one end id with `t2t_exact`: tensor2tensor has one. Received: "
             f"stop_token_ids={constraints.end_ids}"
-        )
-    if constraints.any:
-        raise ValueError(
-            "Expected none of `min_length`, `prefix`, `no_repeat_ngram_size` and "
-            "`repetition_penalty` with `t2t_exact`: tensor2tensor does not support them. "
-            "Received: both."
         )
 
 
@@ -499,16 +456,87 @@ def check_alpha(alpha):
 
 
 def check_sizes(name, beam_size, num_results):
-    """Raises ValueError unless both are integers with 1 <= num_results <= beam_size.
-
-    Args:
-        name: name of the argument `beam_size`.
-        beam_size: number of hypotheses per sentence.
-        num_results: number of outputs per sentence.
-    """
+    """Raises ValueError unless both are ints with 1 <= num_results <= beam_size, named `name`."""
     _checks.positive_int(beam_size, name)
     _checks.positive_int(num_results, "num_results")
     if num_results > beam_size:
         raise ValueError(
             f"Expected `num_results` to be at most `{name}`, {beam_size}. Received: {num_results}"
         )
+
+
+def length_penalty(length, alpha):
+    """Returns `((5 + length) / 6) ** alpha`.
+
+    Args:
+        length: number of ids, int, a scalar or a tensor of any shape.
+        alpha: exponent. With 0, there is no penalty.
+
+    Returns:
+        float32, of the shape of `length`.
+
+    Reference: Wu et al. 2016, equation 14.
+
+    Example:
+    >>> from t2t_relpos.decoding import length_penalty
+    >>> float(length_penalty(7, alpha=1.0))
+    2.0
+    """
+    return ((5.0 + ops.cast(length, "float32")) / 6.0) ** alpha
+
+
+class TokenScores(NamedTuple):
+    """Scores of given outputs.
+
+    Attributes:
+        token_scores: float32 `[B, T]`, log-probabilities, 0 for padding.
+        scores: float32 `[B]`, their sums divided by the length penalty.
+        lengths: int32 `[B]`, number of ids, end of sentence included.
+
+    Example:
+    >>> from keras import ops
+    >>> from t2t_relpos.decoding import score_tokens
+    >>> logits = ops.log([[[0.25, 0.25, 0.5], [0.25, 0.5, 0.25], [0.5, 0.25, 0.25]]])
+    >>> ops.convert_to_numpy(score_tokens(logits, [[2, 1, 0]]).lengths).tolist()
+    [2]
+    """
+
+    token_scores: object
+    scores: object
+    lengths: object
+
+
+def score_tokens(logits, ids, pad_id=0, alpha=0.0):
+    """Returns the log-probabilities of ids.
+
+    With the same `alpha`, `scores` are equal to those of `beam_search` without
+    repetition penalty. Exception: an id that the model excludes, with a log-probability below -1e4,
+    counts here, and does not count in the score of a search that had no other choice.
+
+    Args:
+        logits: `[B, T, V]`. `logits[:, t]` predict `ids[:, t]`.
+        ids: int `[B, T]`, padded with `pad_id`.
+        pad_id: id of padding, which is excluded from scores and lengths. Default: 0.
+        alpha: exponent of the length penalty; 0 for none. Default: 0.0.
+
+    Returns:
+        `TokenScores`.
+
+    Example:
+    >>> from keras import ops
+    >>> from t2t_relpos.decoding import score_tokens
+    >>> logits = ops.log([[[0.25, 0.25, 0.5], [0.25, 0.5, 0.25], [0.5, 0.25, 0.25]]])
+    >>> scores = score_tokens(logits, [[2, 1, 0]])
+    >>> ops.convert_to_numpy(ops.exp(scores.token_scores)).round(4).tolist()
+    [[0.5, 0.5, 1.0]]
+    >>> ops.convert_to_numpy(ops.exp(scores.scores)).round(4).tolist()
+    [0.25]
+    """
+    ids = ops.cast(ids, "int32")
+    log_probs = ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
+    token_scores = ops.take_along_axis(log_probs, ids[..., None], axis=-1)[..., 0]
+    is_token = ids != pad_id
+    token_scores = ops.where(is_token, token_scores, 0.0)
+    lengths = ops.sum(ops.cast(is_token, "int32"), axis=-1)
+    scores = ops.sum(token_scores, axis=-1) / length_penalty(lengths, alpha)
+    return TokenScores(token_scores, scores, lengths)

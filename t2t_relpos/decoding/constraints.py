@@ -54,26 +54,6 @@ class Constraints(NamedTuple):
             _is_enabled(getattr(self, name), disabled) for name, disabled in _DISABLED.items()
         )
 
-    def with_ids(self, eos_id, stop_token_ids, pad_id):
-        """Returns the constraints of a search with these ids.
-
-        Raises:
-            ValueError: if an id is no integer, or an end has the id of padding. Unknown ids are not
-                checked.
-        """
-        for name, value in (("eos_id", eos_id), ("pad_id", pad_id)):
-            if not (ops.is_tensor(value) or _checks.is_integer(value)):
-                raise ValueError(
-                    f"Expected `{name}` to be an int or a scalar tensor. Received: {name}={value!r}"
-                )
-        if _checks.is_integer(eos_id) and eos_id == pad_id:
-            raise ValueError(
-                "Expected different `eos_id` and `pad_id`: padding is never chosen, so no sentence "
-                f"would end. Received: {eos_id} for both."
-            )
-        end_ids = (eos_id,) if stop_token_ids is None else checked_stop_ids(stop_token_ids, pad_id)
-        return self._replace(end_ids=end_ids, pad_id=pad_id)
-
 
 _DISABLED = {"min_length": 0, "no_repeat_ngram_size": 0, "repetition_penalty": 1}
 
@@ -82,12 +62,19 @@ def _is_enabled(value, disabled):
     return ops.is_tensor(value) or value != disabled
 
 
-def checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty):
-    """Returns `Constraints` after checking the arguments, except for values of tensors.
+def checked_constraints(
+    min_length=0,
+    no_repeat_ngram_size=0,
+    repetition_penalty=1.0,
+    prefix=None,
+    eos_id=1,
+    stop_token_ids=None,
+    pad_id=0,
+):
+    """Returns the `Constraints` of a search with these arguments of `beam_search`.
 
     Raises:
-        ValueError: if a length or size is not an int of at least 0, the penalty is out of range, or
-            the prefix is not `[B, P]`.
+        ValueError: if an argument is out of range. Values of tensors are not checked.
     """
     if not ops.is_tensor(min_length):
         if not _checks.is_count(min_length):
@@ -109,21 +96,31 @@ def checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_pen
             "Expected `repetition_penalty` above 0 (1: none, more: fewer repetitions), from "
             f"{_SMALLEST_PENALTY} to {_LARGEST_PENALTY}. Received: {repetition_penalty!r}"
         )
+    if prefix is not None:
+        prefix = ops.cast(prefix, "int32")
+        if len(prefix.shape) != 2:
+            raise ValueError(
+                "Expected `prefix` of shape [batch, length], padded at the end. "
+                f"Received: shape {tuple(prefix.shape)}"
+            )
+    end_ids = _checked_ends(eos_id, stop_token_ids, pad_id)
     min_length, size = as_size(min_length), int(no_repeat_ngram_size)
-    return Constraints(min_length, _checked_prefix(prefix), size, repetition_penalty)
+    return Constraints(min_length, prefix, size, repetition_penalty, end_ids, pad_id)
 
 
-def _checked_prefix(prefix):
-    """Returns a prefix as an int32 tensor, or None for None."""
-    if prefix is None:
-        return None
-    prefix = ops.cast(prefix, "int32")
-    if len(prefix.shape) != 2:
+def _checked_ends(eos_id, stop_token_ids, pad_id):
+    """Returns the tuple of ids that end an output."""
+    for name, value in (("eos_id", eos_id), ("pad_id", pad_id)):
+        if not (ops.is_tensor(value) or _checks.is_integer(value)):
+            raise ValueError(
+                f"Expected `{name}` to be an int or a scalar tensor. Received: {name}={value!r}"
+            )
+    if _checks.is_integer(eos_id) and eos_id == pad_id:
         raise ValueError(
-            "Expected `prefix` of shape [batch, length], padded at the end. "
-            f"Received: shape {tuple(prefix.shape)}"
+            "Expected different `eos_id` and `pad_id`: padding is never chosen, so no sentence "
+            f"would end. Received: {eos_id} for both."
         )
-    return prefix
+    return (eos_id,) if stop_token_ids is None else checked_stop_ids(stop_token_ids, pad_id)
 
 
 def checked_stop_ids(stop_token_ids, pad_id):
@@ -175,15 +172,6 @@ def next_ids(logits, ids, i, constraints, is_active=None):
         constraints: `Constraints` with a prefix for each row.
         is_active: bool `[B, k]`, the rows of each sentence that may continue. Default: each row is
             a sentence.
-
-    Example:
-    >>> from keras import ops
-    >>> from t2t_relpos.decoding.constraints import Constraints, next_ids
-    >>> ids = ops.convert_to_tensor([[3, 0, 0]])
-    >>> rules = Constraints(min_length=3, no_repeat_ngram_size=1)
-    >>> found = next_ids(ops.log([[0.1, 0.4, 0.3, 0.2]]), ids, 1, rules)
-    >>> ops.convert_to_numpy(found.allowed).tolist()
-    [[False, False, True, False]]
     """
     logits = ops.maximum(ops.cast(logits, "float32"), LOWEST_LOGIT)
     size, pad_id = constraints.no_repeat_ngram_size, constraints.pad_id
@@ -213,8 +201,7 @@ def next_ids(logits, ids, i, constraints, is_active=None):
 def _allow_instead(allowed, instead, is_active):
     """Allows the ids `instead`, bool `[V]`, in sentences without an allowed id.
 
-    Returns:
-        (allowed `[rows, V]`, whether a sentence had no allowed id `[B]`).
+    Returns (allowed `[rows, V]`, whether a sentence had no allowed id `[B]`).
     """
     rows, vocab_size = ops.shape(allowed)
     batch, beams = (rows, 1) if is_active is None else ops.shape(is_active)
@@ -227,13 +214,9 @@ def _allow_instead(allowed, instead, is_active):
 
 
 def penalize_repetitions(logits, ids, constraints, forced=None):
-    """Divides positive logits of previous ids by the penalty, and multiplies negative ones by it.
+    """Applies the repetition penalty to the ids `[rows, L]`, except to padding.
 
-    Args:
-        logits: `[rows, V]`.
-        ids: int `[rows, L]`.
-        constraints: `Constraints` with the penalty and the id of padding, which is not penalized.
-        forced: int `[rows, 1]`, ids of a prefix, whose rows are not penalized; or None.
+    Rows with an id of the prefix, `forced` `[rows, 1]`, are not penalized.
     """
     penalty = ops.cast(constraints.repetition_penalty, logits.dtype)
     old = ops.take_along_axis(logits, ids, axis=1)
@@ -245,15 +228,7 @@ def penalize_repetitions(logits, ids, constraints, forced=None):
 
 
 def forbid_repeated_ngrams(allowed, ids, i, size, pad_id):
-    """Forbids ids that would repeat a sequence of `size` ids, and padding.
-
-    Args:
-        allowed: bool `[rows, V]`.
-        ids: int `[rows, L]`.
-        i: number of previous ids.
-        size: number of ids, at least 1.
-        pad_id: id of padding.
-    """
+    """Forbids padding, and ids that would repeat a sequence of `size` ids."""
     # True for each index where `size - 1` ids start that equal the latest `size - 1` ids.
     start = ops.arange(ops.shape(ids)[1], dtype="int32")
     repeats = ops.broadcast_to(start + size - 1 < i, ops.shape(ids))

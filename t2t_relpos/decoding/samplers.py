@@ -9,7 +9,7 @@ import keras
 from t2t_relpos import _checks
 from t2t_relpos.decoding.beam_search import beam_search, check_alpha, check_sizes
 from t2t_relpos.decoding.constraints import checked_constraints
-from t2t_relpos.decoding.sampling import greedy_search, sample_search
+from t2t_relpos.decoding.sampling import check_sampling, greedy_search, sample_search
 
 _CONSTRAINTS = ("min_length", "no_repeat_ngram_size", "repetition_penalty")
 # Attributes that are no settings of a search.
@@ -56,7 +56,7 @@ class Sampler:
     repetition_penalty = 1.0
 
     def __init__(self, min_length=0, no_repeat_ngram_size=0, repetition_penalty=1.0):
-        checked_constraints(min_length, None, no_repeat_ngram_size, repetition_penalty)
+        checked_constraints(min_length, no_repeat_ngram_size, repetition_penalty)
         self.min_length = min_length
         self.no_repeat_ngram_size = no_repeat_ngram_size
         self.repetition_penalty = repetition_penalty
@@ -77,11 +77,11 @@ class Sampler:
 
     def settings(self):
         """Returns the settings of the search, without seeds, as a hashable value."""
-        values = {name: v for name, v in vars(self).items() if name not in _NOT_SETTINGS}
+        values = {name: value for name, value in vars(self).items() if name not in _NOT_SETTINGS}
         for name, value in values.items():
             if isinstance(value, Sampler):
                 values[name] = type(value), value.settings()
-        return tuple(sorted((dict(self.constraints) | values).items()))
+        return tuple(sorted(values.items()))
 
     def get_config(self):
         """Returns the arguments of the sampler as a dict."""
@@ -162,7 +162,7 @@ class BeamSampler(Sampler):
         num_results: number of outputs per sentence, at most `num_beams`. If fewer outputs finish
             within the limit, the last ones are unfinished. Default: 1.
         early_stopping: as in `beam_search`. Default: False.
-        min_length, no_repeat_ngram_size, repetition_penalty: as in `Sampler`.
+        **constraints: `min_length`, `no_repeat_ngram_size`, `repetition_penalty` of `Sampler`.
 
     Raises:
         ValueError: if a setting is out of range.
@@ -179,18 +179,8 @@ class BeamSampler(Sampler):
 
     _arguments = ("num_beams", "alpha", "num_results", "early_stopping")
 
-    def __init__(
-        self,
-        num_beams=4,
-        alpha=0.6,
-        num_results=1,
-        early_stopping=False,
-        *,
-        min_length=0,
-        no_repeat_ngram_size=0,
-        repetition_penalty=1.0,
-    ):
-        super().__init__(min_length, no_repeat_ngram_size, repetition_penalty)
+    def __init__(self, num_beams=4, alpha=0.6, num_results=1, early_stopping=False, **constraints):
+        super().__init__(**constraints)
         check_sizes("num_beams", num_beams, num_results)
         check_alpha(alpha)
         self.num_beams = int(num_beams)
@@ -216,17 +206,14 @@ class _RandomSampler(Sampler):
     """Base class of samplers that draw ids at random."""
 
     _arguments = ("k", "temperature", "num_results")
-    k = p = None
 
-    def __init__(self, temperature, seed, num_results, *constraints):
-        super().__init__(*constraints)
-        if not temperature > 0:
-            raise ValueError(
-                "Expected `temperature` above 0. For the most likely ids, use GreedySampler. "
-                f"Received: {temperature!r}"
-            )
+    def __init__(self, k, p, temperature, seed, num_results, constraints):
+        super().__init__(**constraints)
+        check_sampling(temperature, k, p, num_results)
+        self.k = k
+        self.p = p
         self.temperature = temperature
-        self.num_results = _checks.positive_int(num_results, "num_results")
+        self.num_results = num_results
         self.config_seed = seed
         self.seed = keras.random.SeedGenerator(self.config_seed)
 
@@ -258,7 +245,7 @@ class TopKSampler(_RandomSampler):
         seed: int, or None. Every call of `generate` continues the sequence of random numbers.
             Default: None.
         num_results: number of outputs per sentence. Default: 1.
-        min_length, no_repeat_ngram_size, repetition_penalty: as in `Sampler`.
+        **constraints: `min_length`, `no_repeat_ngram_size`, `repetition_penalty` of `Sampler`.
 
     Raises:
         ValueError: if a setting is out of range.
@@ -273,20 +260,9 @@ class TopKSampler(_RandomSampler):
     (1, 4)
     """
 
-    def __init__(
-        self,
-        k=5,
-        temperature=1.0,
-        seed=None,
-        num_results=1,
-        *,
-        min_length=0,
-        no_repeat_ngram_size=0,
-        repetition_penalty=1.0,
-    ):
-        constraints = min_length, no_repeat_ngram_size, repetition_penalty
-        super().__init__(temperature, seed, num_results, *constraints)
-        self.k = _checks.positive_int(k, "k")
+    def __init__(self, k=5, temperature=1.0, seed=None, num_results=1, **constraints):
+        k = _checks.positive_int(k, "k")
+        super().__init__(k, None, temperature, seed, num_results, constraints)
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
@@ -297,7 +273,7 @@ class TopPSampler(_RandomSampler):
         p: above 0 and at most 1. Default: 0.1.
         k: if given, only the k most likely ids are considered. Default: None.
         temperature, seed, num_results: as in `TopKSampler`. Defaults: 1.0, None and 1.
-        min_length, no_repeat_ngram_size, repetition_penalty: as in `Sampler`.
+        **constraints: `min_length`, `no_repeat_ngram_size`, `repetition_penalty` of `Sampler`.
 
     Raises:
         ValueError: if a setting is out of range.
@@ -314,24 +290,8 @@ class TopPSampler(_RandomSampler):
 
     _arguments = ("p", *_RandomSampler._arguments)
 
-    def __init__(
-        self,
-        p=0.1,
-        k=None,
-        temperature=1.0,
-        seed=None,
-        num_results=1,
-        *,
-        min_length=0,
-        no_repeat_ngram_size=0,
-        repetition_penalty=1.0,
-    ):
-        constraints = min_length, no_repeat_ngram_size, repetition_penalty
-        super().__init__(temperature, seed, num_results, *constraints)
-        if not 0 < p <= 1:
-            raise ValueError(f"Expected `p` above 0 and at most 1. Received: {p!r}")
-        self.p = p
-        self.k = None if k is None else _checks.positive_int(k, "k")
+    def __init__(self, p=0.1, k=None, temperature=1.0, seed=None, num_results=1, **constraints):
+        super().__init__(k, p, temperature, seed, num_results, constraints)
 
 
 def copy_settings(sampler):
@@ -340,9 +300,9 @@ def copy_settings(sampler):
     The copy has the same generator of random numbers.
     """
     copied = copy.copy(sampler)
-    nested = {name: value for name, value in vars(sampler).items() if isinstance(value, Sampler)}
-    for name, value in nested.items():
-        setattr(copied, name, copy_settings(value))
+    for name, value in vars(sampler).items():
+        if isinstance(value, Sampler):
+            setattr(copied, name, copy_settings(value))
     return copied
 
 

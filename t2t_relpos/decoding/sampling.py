@@ -17,8 +17,7 @@ from t2t_relpos.decoding.constraints import (
     is_one_of,
     next_ids,
 )
-from t2t_relpos.decoding.scores import NO_OUTPUT_SCORE, DecodingResult
-from t2t_relpos.decoding.search import Request, run
+from t2t_relpos.decoding.search import NO_OUTPUT_SCORE, DecodingResult, Request, run
 
 
 def greedy_search(
@@ -76,10 +75,10 @@ def greedy_search(
     >>> ops.convert_to_numpy(result.ids).tolist()
     [[[2, 2, 2]]]
     """
-    constraints = checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
-    constraints = constraints.with_ids(eos_id, stop_token_ids, pad_id)
-    sizes = batch_size, max_length
-    request = Request.checked(step, state, sizes, length_limit, constraints)
+    constraints = checked_constraints(
+        min_length, no_repeat_ngram_size, repetition_penalty, prefix, eos_id, stop_token_ids, pad_id
+    )
+    request = Request(step, state, batch_size, max_length, length_limit, constraints)
 
     def most_likely(log_probs, allowed, i, fixed):
         chosen = ops.argmax(ops.where(allowed, log_probs, MASKED), axis=-1)
@@ -167,11 +166,11 @@ def sample_search(
     >>> ops.convert_to_numpy(result.ids).tolist()
     [[[2, 1, 0, 0, 0]]]
     """
-    _check(temperature, top_k, top_p, num_results)
-    constraints = checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
-    constraints = constraints.with_ids(eos_id, stop_token_ids, pad_id)
-    sizes = batch_size, max_length
-    request = Request.checked(step, state, sizes, length_limit, constraints)
+    check_sampling(temperature, top_k, top_p, num_results, "top_")
+    constraints = checked_constraints(
+        min_length, no_repeat_ngram_size, repetition_penalty, prefix, eos_id, stop_token_ids, pad_id
+    )
+    request = Request(step, state, batch_size, max_length, length_limit, constraints)
     num_results = as_size(num_results)
     uniform = _uniform((request.batch_size, num_results, request.max_length), seed, uniform)
 
@@ -212,18 +211,22 @@ def _uniform(shape, seed, uniform):
     return ops.reshape(uniform, (batch_size * num_results, max_length))
 
 
-def _check(temperature, top_k, top_p, num_results):
+def check_sampling(temperature, k, p, num_results, prefix=""):
+    """Raises ValueError if settings of sampling are known and out of range.
+
+    The names of the arguments `k` and `p` start with `prefix`.
+    """
     if not ops.is_tensor(temperature) and not temperature > 0:
         raise ValueError(
-            "Expected `temperature` above 0 (near 0: almost greedy; use greedy_search for that). "
-            f"Received: {temperature!r}"
+            "Expected `temperature` above 0 (near 0: almost greedy; use greedy_search or "
+            f"GreedySampler for that). Received: {temperature!r}"
         )
-    if top_p is not None and not ops.is_tensor(top_p) and not 0 < top_p <= 1:
-        raise ValueError(f"Expected `top_p` above 0 and at most 1. Received: {top_p!r}")
-    for name, count in (("top_k", top_k), ("num_results", num_results)):
-        is_off = count is None and name == "top_k"
-        if not is_off and not ops.is_tensor(count):
-            _checks.positive_int(count, name)
+    if p is not None and not ops.is_tensor(p) and not 0 < p <= 1:
+        raise ValueError(f"Expected `{prefix}p` above 0 and at most 1. Received: {p!r}")
+    if k is not None and not ops.is_tensor(k):
+        _checks.positive_int(k, f"{prefix}k")
+    if not ops.is_tensor(num_results):
+        _checks.positive_int(num_results, "num_results")
 
 
 class SinglePath:
@@ -246,22 +249,13 @@ class SinglePath:
     def __init__(self, choose, request, num_results=1, fixed=None):
         self.choose = choose
         self.constraints = request.constraints
-        self.num_rows = num_results
+        self.num_rows = self.first_rows = num_results
         self.fixed = fixed or {}
         self.slots = ops.arange(request.max_length, dtype="int32")
 
-    def first_rows(self, request):
-        """Returns n, the number of rows per sentence in all steps."""
-        return self.num_rows
-
-    def start(self, limit, rows):
-        """Returns the hypotheses before the first step.
-
-        Args:
-            limit: int `[B]`, largest number of ids of each sentence.
-            rows: n.
-        """
-        zeros = ops.zeros_like(limit)[:, None] + ops.zeros((rows,), dtype="int32")
+    def start(self, limit):
+        """Returns the hypotheses before the first step."""
+        zeros = ops.zeros_like(limit)[:, None] + ops.zeros((self.num_rows,), dtype="int32")
         return {
             "ids": zeros[..., None] + ops.zeros_like(self.slots) + self.constraints.pad_id,
             "scores": ops.cast(zeros, "float32"),
@@ -272,18 +266,7 @@ class SinglePath:
         }
 
     def advance(self, paths, i, logits, limit, fixed):
-        """Extends every hypothesis by one id.
-
-        Args:
-            paths: the hypotheses.
-            i: number of steps so far.
-            logits: `[B * n, V]`.
-            limit: int `[B]`, largest number of ids of each sentence.
-            fixed: the tensors of `self.fixed`, and the `prefix` of each row if there is one.
-
-        Returns:
-            (the new hypotheses, None).
-        """
+        """Extends every hypothesis by one id."""
         shape, is_complete = ops.shape(paths["last"]), paths["is_complete"]
         rows = ops.reshape(paths["ids"], (-1, ops.shape(paths["ids"])[2]))
         constraints = self.constraints._replace(prefix=fixed.get("prefix"))
@@ -310,11 +293,7 @@ class SinglePath:
         return new | {"done": ops.all(new["is_complete"], axis=1)}, None
 
     def result(self, paths):
-        """Returns the outputs as a `DecodingResult`.
-
-        Args:
-            paths: the hypotheses, or only the `RESULT_ENTRIES`.
-        """
+        """Returns the outputs as a `DecodingResult`."""
         ids = paths["ids"]
         lengths = ops.sum(ops.cast(ids != self.constraints.pad_id, "int32"), axis=-1)
         scores = ops.where(paths["breaks_rules"], NO_OUTPUT_SCORE, paths["scores"])
@@ -336,13 +315,6 @@ def keep_top_k(logits, allowed, k):
 
     Returns:
         A mask `[rows, V]`.
-
-    Example:
-    >>> from keras import ops
-    >>> from t2t_relpos.decoding.sampling import keep_top_k
-    >>> logits, allowed = ops.convert_to_tensor([[1.0, 3.0, 1.0, 2.0]]), [[True, True, True, False]]
-    >>> ops.convert_to_numpy(keep_top_k(logits, allowed, 2)).tolist()
-    [[True, True, False, False]]
     """
     logits = _masked(logits, allowed)
     size = logits.shape[-1]
@@ -367,13 +339,6 @@ def keep_top_p(logits, allowed, p):
 
     Returns:
         A mask `[rows, V]`.
-
-    Example:
-    >>> from keras import ops
-    >>> from t2t_relpos.decoding.sampling import keep_top_p
-    >>> logits = ops.log(ops.convert_to_tensor([[0.25, 0.5, 0.125, 0.125]]))
-    >>> ops.convert_to_numpy(keep_top_p(logits, [[True] * 4], 0.75)).tolist()
-    [[True, True, False, False]]
     """
     logits = _masked(logits, allowed)
     values, indices = stable_top_k(logits, logits.shape[-1])

@@ -1,17 +1,19 @@
-"""The loop of all searches, and what they share: requests, and rows of a model's decoding state.
+"""What all searches share: the request, the loop, the result, and rows of a decoding state.
 
 A search runs a step function, and a selection chooses the ids: `Beams` of `beam_search.py`, or
 `SinglePath` of `sampling.py`. It has these members:
 
 - `num_rows`: hypotheses per sentence, an int or a scalar tensor.
+- `first_rows`: number of rows per sentence in the first step: `num_rows` if the state has a context
+  or there is a prefix.
 - `fixed`: a dict of tensors `[B * num_rows, ...]` that no step changes.
 - `RESULT_ENTRIES`: names of the entries of hypotheses that `result` reads.
-- `first_rows(request)`: number of rows per sentence in the first step: `num_rows` if the state has
-  a context or there is a prefix.
-- `start(limit, rows)`: the hypotheses before the first step, a dict of tensors `[B, ...]`. It has
-  the `last` ids, int `[B, rows]`, and `done`, bool `[B]`.
+- `start(limit)`: the hypotheses before the first step, a dict of tensors `[B, ...]`. It has the
+  `last` ids, int `[B, first_rows]`, and `done`, bool `[B]`. `limit`, int `[B]`, is the largest
+  number of ids of each sentence.
 - `advance(hypotheses, i, logits, limit, fixed)`: the hypotheses after step `i`, and the rows that
-  they extend, int `[B * num_rows]`, or None if each extends its own row.
+  they extend, int `[B * num_rows]`, or None if each extends its own row. `logits` are `[rows, V]`.
+  `fixed` also has the `prefix` of each row, int `[rows, P]`, if there is one.
 - `result(hypotheses)`: the `DecodingResult`.
 
 A state is a nested dict of tensors `[rows, ...]`. The entry under `"context"` is the same for all
@@ -29,62 +31,84 @@ from keras import ops
 from t2t_relpos import _checks, backend
 from t2t_relpos.backend import as_size, take_rows
 
+# Score of an entry without an output, and of an output that ends where constraints forbid it.
+NO_OUTPUT_SCORE = -1e7
 
-class Request(NamedTuple):
-    """The arguments of all searches.
+
+class DecodingResult(NamedTuple):
+    """Outputs of a search, best first; with `sample_search` in the order drawn.
+
+    Finished outputs of a beam search, which end with an end id, come before unfinished ones, also
+    if their scores are lower. If there are fewer than n outputs in all, or with `t2t_exact` fewer
+    than n finished ones, the last entries have no output: padding only, length 0 and the score
+    -1e7.
 
     Attributes:
-        step: `step(ids [rows], state) -> (logits [rows, V], state)`.
-        state: a nested dict of tensors `[B, ...]`.
-        batch_size: B, an int or a scalar tensor.
-        max_length: L, an int or a scalar tensor.
-        limit: int32 `[B]`, largest number of ids of each sentence, at most L.
-        constraints: `Constraints`, with a prefix for each sentence.
+        ids: int32 `[B, n, L]`, end of sentence included, then padded with 0.
+        scores: float32 `[B, n]`, higher is better.
+        lengths: int32 `[B, n]`, number of ids, end of sentence included.
+
+    Example:
+    >>> import numpy as np
+    >>> from keras import ops
+    >>> from t2t_relpos.decoding import greedy_search
+    >>> step = lambda ids, state: (ops.log([[0.1, 0.7, 0.2]]), state)
+    >>> result = greedy_search(step, {"none": np.zeros((1, 1))}, 1, 3)
+    >>> [ops.convert_to_numpy(x).tolist() for x in (result.ids, result.lengths)]
+    [[[[1, 0, 0]]], [[1]]]
     """
 
-    step: object
-    state: dict
-    batch_size: object
-    max_length: object
-    limit: object
-    constraints: object
+    ids: object
+    scores: object
+    lengths: object
 
-    @classmethod
-    def checked(cls, step, state, sizes, length_limit, constraints):
-        """Returns the request with these arguments of a search.
 
-        Args:
-            step: as in `beam_search`.
-            state: as in `beam_search`.
-            sizes: `batch_size` and `max_length`, as in `beam_search`.
-            length_limit: as in `beam_search`.
-            constraints: `Constraints` with the ids of the search.
+class Request:
+    """The checked arguments of a search.
 
-        Raises:
-            ValueError: if a size is no integer or out of range, the prefix has another batch size,
-                or the state is too small.
-        """
-        batch_size, max_length = _checked_sizes(*sizes)
+    Args:
+        step, state, batch_size, max_length, length_limit: as in `beam_search`.
+        constraints: `Constraints`, with a prefix for each sentence.
+
+    Attributes:
+        limit: int32 `[B]`, largest number of ids of each sentence, at most `max_length`.
+
+    Raises:
+        ValueError: if a size is no integer or out of range, the prefix has another batch size, or
+            the state is too small. Values of tensors are not checked.
+    """
+
+    def __init__(self, step, state, batch_size, max_length, length_limit, constraints):
+        if isinstance(batch_size, numbers.Number) and not _checks.is_count(batch_size):
+            raise ValueError(
+                "Expected `batch_size` to be an int of at least 0 or a scalar tensor. Received: "
+                f"batch_size={batch_size!r}"
+            )
+        if not ops.is_tensor(max_length):
+            max_length = _checks.positive_int(max_length, "max_length")
+        batch_size, max_length = as_size(batch_size), as_size(max_length)
         prefix = constraints.prefix
         if prefix is not None and _checks.differ(prefix.shape[0], batch_size):
             raise ValueError(
                 f"Expected `prefix` with a row for each of the {batch_size} sentences. Received: "
                 f"shape {tuple(prefix.shape)}."
             )
-        _check_capacity(step, state, max_length, length_limit)
-        limit = _limits(batch_size, max_length, length_limit)
-        return cls(step, state, batch_size, max_length, limit, constraints)
+        limit = ops.zeros((batch_size,), dtype="int32") + max_length
+        if length_limit is None:
+            _check_capacity(step, state, max_length)
+        else:
+            limit = ops.minimum(ops.cast(length_limit, "int32"), limit)
+        self.step = step
+        self.state = state
+        self.batch_size = batch_size
+        self.max_length = max_length
+        self.limit = limit
+        self.constraints = constraints
 
 
 def run(selection, request):
-    """Runs a search until each sentence is done. Returns its `DecodingResult`.
-
-    Args:
-        selection: a selection, as described above.
-        request: a `Request`.
-    """
-    first_rows = selection.first_rows(request)
-    context, rest = split_context(repeat_rows(request.state, first_rows))
+    """Runs a search until each sentence is done. Returns its `DecodingResult`."""
+    context, rest = split_context(repeat_rows(request.state, selection.first_rows))
     # Tensors that no step changes, by row.
     fixed = dict(selection.fixed)
     if context is not None:
@@ -99,7 +123,7 @@ def run(selection, request):
         rest = split_context(state)[1]
         return hypotheses, rest if rows is None else gather_rows(rest, rows)
 
-    start = selection.start(request.limit, first_rows), request.limit, fixed, rest
+    start = selection.start(request.limit), request.limit, fixed, rest
     # Only TensorFlow without XLA may change the sizes of tensors between steps.
     if backend.has_dynamic_shapes():
         from t2t_relpos.decoding import tensorflow
@@ -121,8 +145,7 @@ def _until_done(advance, hypotheses, limit, fixed, rest, max_length, resize):
         hypotheses: dict of tensors `[B, ...]` with `"done"`, bool `[B]`.
         limit: int32 `[B]`, maximum number of steps of each sentence.
         fixed: nested dict of tensors `[rows, ...]` that no step changes.
-        rest: nested dict of tensors `[rows, ...]`, and `[B, ...]` under `"sentences"`: the state of
-            the model.
+        rest: the state of the model without context.
         max_length: maximum number of steps of all sentences.
         resize: `resize(rest, steps)`, which returns `rest` with space for that many steps, or None.
             The initial state has space for all steps. Each loop gets a state with space up to its
@@ -139,18 +162,11 @@ def _until_done(advance, hypotheses, limit, fixed, rest, max_length, resize):
     i = ops.convert_to_tensor(0, dtype="int32")
     for end in _loop_ends(max_length, resize):
         rest = rest if resize is None else resize(rest, end)
-        hypotheses, rest = _without_constants((hypotheses, rest))
+        # TensorFlow 2.21 with XLA fails if one loop after another passes on the same constant.
+        hypotheses, rest = keras.tree.map_structure(backend.hide_constant, (hypotheses, rest))
         proceed = functools.partial(_is_before, end)
         i, hypotheses, rest = ops.while_loop(proceed, step, (i, hypotheses, rest))
     return hypotheses
-
-
-def _without_constants(nested):
-    """Returns nested tensors without constants of TensorFlow's graph.
-
-    TensorFlow 2.21 with XLA fails if one loop after another passes on the same constant.
-    """
-    return keras.tree.map_structure(backend.hide_constant, nested)
 
 
 def _is_before(end, i, hypotheses, rest):
@@ -197,56 +213,18 @@ def join_context(context, rest):
     return rest if context is None else {**rest, "context": context}
 
 
-def _checked_sizes(batch_size, max_length):
-    """Returns the sizes of a search as ints or int32 tensors. Values of tensors are not checked.
-
-    Args:
-        batch_size: B.
-        max_length: L, largest number of ids of an output.
-
-    Raises:
-        ValueError: if a number is no integer, B is below 0 or L is below 1.
-    """
-    if isinstance(batch_size, numbers.Number) and not _checks.is_count(batch_size):
-        raise ValueError(
-            "Expected `batch_size` to be an int of at least 0 or a scalar tensor. Received: "
-            f"batch_size={batch_size!r}"
-        )
-    if not ops.is_tensor(max_length):
-        max_length = _checks.positive_int(max_length, "max_length")
-    return as_size(batch_size), as_size(max_length)
-
-
-def _limits(batch_size, max_length, length_limit):
-    """Returns the largest number of ids of each sentence, int32 `[B]`."""
-    limit = ops.zeros((batch_size,), dtype="int32") + max_length
-    if length_limit is None:
-        return limit
-    return ops.minimum(ops.cast(length_limit, "int32"), limit)
-
-
 def _method_of_step(step, name):
     """Returns attribute `name` of a step function, or of its object if it is a method, or None."""
     return getattr(getattr(step, "__self__", step), name, None)
 
 
-def _check_capacity(step, state, max_length, length_limit):
-    """Raises ValueError if a state has room for fewer steps than a search may take.
+def _check_capacity(step, state, max_length):
+    """Raises ValueError if a state is known to have room for fewer steps than a search may take.
 
-    A compiled step past the end of its cache can't raise an error: its outputs are NaN. The check
-    is skipped if there is no method `capacity`, if a size is a tensor, or if `length_limit` may
-    end the search before `max_length`.
-
-    Args:
-        step: the step function of a search.
-        state: its state.
-        max_length: L of the search.
-        length_limit: as in `beam_search`.
+    A compiled step past the end of its cache can't raise an error: its outputs are NaN.
     """
     capacity_of = _method_of_step(step, "capacity")
-    if length_limit is not None or capacity_of is None:
-        return
-    capacity = capacity_of(state)
+    capacity = None if capacity_of is None else capacity_of(state)
     if not all(isinstance(size, numbers.Integral) for size in (capacity, max_length)):
         return
     if capacity < max_length:

@@ -3,41 +3,30 @@
 import keras
 from keras import ops
 
-from t2t_relpos import _checks, backend
+from t2t_relpos import _checks
 from t2t_relpos.backend import has_dynamic_shapes
 from t2t_relpos.decoding import score_tokens
 from t2t_relpos.layers.layer_mixin import LayerMixin, quantized_dtype
 from t2t_relpos.layers.packing import Packing
 from t2t_relpos.layers.residual import Dropout
 from t2t_relpos.layers.transformer_decoder import TransformerDecoder
-from t2t_relpos.models.config import TransformerConfig
-from t2t_relpos.models.folded import FoldedLanguageModel, can_fold, fold_language_model
+from t2t_relpos.models.config import TransformerConfig, check_config
 from t2t_relpos.models.generation import (
     GenerationMixin,
     SearchFunctions,
-    cache_capacity,
-    check_steps,
     current_position,
-    empty_caches,
+    empty_state,
 )
 from t2t_relpos.models.transformer import (
     block_arguments,
+    build_layers,
     embeddings,
     final_norm,
     position_layer,
 )
 
-# The arguments that a config replaces, with their defaults.
-_DEFAULTS = {
-    "vocab_size": None,
-    "num_layers": None,
-    "hidden_dim": None,
-    "intermediate_dim": None,
-    "num_heads": None,
-    "max_relative_position": None,
-    "dropout": 0.0,
-    "share_heads": True,
-}
+# The defaults of arguments that a config replaces. Those of the others are None.
+_DEFAULTS = {"dropout": 0.0, "share_heads": True}
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
@@ -154,26 +143,13 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
         self.norm = final_norm(config, policy, "norm")
         self.build()
 
-    @property
-    def vocab_size(self):
-        """V, the number of ids."""
-        return self.config.vocab_size
-
     def build(self, input_shape=None):
         """Creates all variables. Their shapes depend on the settings only."""
         if self.built:
             return
         width = (None, None, self.config.hidden_dim)
-        for embedding in (self.embedding, self.output_embedding):
-            if not embedding.built:
-                embedding.build((None, None))
-        if self.position is not None:
-            self.position.build(width)
-        self.embedding_dropout.build(width)
-        for block in self.blocks:
-            block.build(width)
-        if self.norm is not None:
-            self.norm.build(width)
+        build_layers((self.embedding, self.output_embedding), (None, None))
+        build_layers((self.position, self.embedding_dropout, *self.blocks, self.norm), width)
         self.built = True
 
     def export(self, filepath, *args, input_signature=None, **kwargs):
@@ -212,16 +188,9 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
     def _normalize(self, x):
         return x if self.norm is None else self.norm(x)
 
-    def _logits(self, states):
-        return ops.cast(self.output_embedding(states, reverse=True), "float32")
-
     def encode(self, source, max_length):
         """Returns the state of `step` before the first id, with room for `max_length` ids."""
-        rows = ops.shape(source)[0]
-        return {
-            "caches": empty_caches(self.blocks, rows, max_length),
-            "position": ops.zeros((rows,), dtype="int32"),
-        }
+        return empty_state(self.blocks, ops.shape(source)[0], max_length)
 
     def step(self, ids, state):
         """Computes the logits of the next ids.
@@ -245,24 +214,6 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
             )
         logits = self._logits(self._normalize(x))[:, 0]
         return logits, {"caches": caches, "position": state["position"] + 1}
-
-    capacity = cache_capacity
-
-    def start_search(self, source, max_length, num_hypotheses, *, growing=True):
-        """Returns (state, step function) for a search, as `Transformer.start_search`.
-
-        Args:
-            source: int ids `[B, S]`, the prompts.
-            max_length: number of steps, an int or a scalar tensor.
-            num_hypotheses: hypotheses per prompt, an int or a scalar tensor.
-            growing: as in `Transformer.start_search`. Default: True.
-        """
-        backend.check_dense(source, "`source`")
-        if can_fold(self, self.blocks):
-            folded = FoldedLanguageModel(self.config, fold_language_model(self))
-            return folded.start_search(source, max_length, num_hypotheses, growing=growing)
-        check_steps(self, CausalLM, self.blocks)
-        return self.encode(source, max_length), self.step
 
     def score(self, ids, alpha=0.0):
         """Returns the log-probabilities of given texts.
@@ -329,13 +280,8 @@ def _config_of(settings):
 
 def _check_config(config, settings):
     """Raises ValueError unless a config is the only setting."""
-    if not isinstance(config, TransformerConfig):
-        raise ValueError(
-            "Expected `config` to be a TransformerConfig, for instance "
-            "TransformerConfig.from_preset('tiny', vocab_size=8000). "
-            f"Received: {config!r}"
-        )
-    given = [name for name, value in settings.items() if value != _DEFAULTS[name]]
+    check_config(config)
+    given = [name for name, value in settings.items() if value != _DEFAULTS.get(name)]
     if given:
         raise ValueError(
             f"Expected no other settings with `config`. Received: {', '.join(given)}. Set them in "

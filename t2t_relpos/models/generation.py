@@ -1,9 +1,6 @@
 """`generate`: its checks, the sizes of its searches, and the state of models with caches."""
 
-import dataclasses
-import inspect
 import operator
-from typing import Any
 
 import keras
 import numpy as np
@@ -13,21 +10,17 @@ from t2t_relpos import _checks, backend
 from t2t_relpos.backend import compile_function, largest
 from t2t_relpos.backend.keras_private import sublayers
 from t2t_relpos.decoding.constraints import checked_stop_ids
-from t2t_relpos.decoding.samplers import (
-    SAMPLERS,
-    BeamSampler,
-    Sampler,
-    copy_settings,
-    get_sampler,
-)
+from t2t_relpos.decoding.samplers import SAMPLERS, Sampler, copy_settings, get_sampler
 from t2t_relpos.layers.attention_cache import cache_length
 from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
+from t2t_relpos.layers.transformer_decoder import TransformerDecoder
+from t2t_relpos.models.folded import FoldedTransformer, can_fold, fold_weights
 
 
 class GenerationMixin:
-    """Mixin with `generate`: for models with `encode`, `step`, `config`, `vocab_size`, `_searches`.
+    """Mixin with `generate`: for models with `encode`, `step`, `config`, `_searches`.
 
-    `_searches` is a `SearchFunctions`. A model may replace `start_search`.
+    `_searches` is a `SearchFunctions`.
     """
 
     # Whether outputs start with the source, as in a language model.
@@ -106,24 +99,29 @@ class GenerationMixin:
         _checks.token_ids(source, self._source_vocab_size)
         stop_token_ids = _stop_ids(stop_token_ids, self.vocab_size)
         batch, length = source.shape
+        num_positions = self.config.num_positions
         extra_length = None if max_length is not None else DEFAULT_EXTRA_LENGTH
         if max_length is None:
-            max_length = capped(length + extra_length, self.config.num_positions)
+            max_length = _capped(length + extra_length, num_positions)
         max_length = _checks.positive_int(max_length, "max_length")
-        _check_min_length(sampler, max_length)
-        _check_lengths(length, max_length, self.config.num_positions)
+        _check_lengths(sampler, length, max_length, num_positions)
         if self._continues_source:
             ends = (1,) if stop_token_ids is None else stop_token_ids
             _check_prompts(source, max_length, ends)
         uniform = sampler.random_numbers(batch, max_length)
-        inputs = SearchInputs(source.astype("int32"), max_length, uniform)
+        source, steps, sizes = source.astype("int32"), max_length, ()
         if jit_compile:
-            inputs = inputs.padded(extra_length, self.config.num_positions)
-        # XLA compiles a search for each size of its inputs.
-        sizes = inputs.sizes if jit_compile else inputs.sizes[-1:]
-        search = self._search_function(sampler, sizes, stop_token_ids, jit_compile=jit_compile)
-        ids = ops.convert_to_numpy(search(*inputs.tensors(batch, max_length)))
-        ids = ids[:batch, :, :max_length]
+            source, steps, uniform = _padded(source, steps, uniform, extra_length, num_positions)
+            # XLA compiles a search for each size of its inputs.
+            sizes = *source.shape, None if uniform is None else uniform.shape[1]
+        search = self._search_function(
+            sampler, (*sizes, steps), stop_token_ids, jit_compile=jit_compile
+        )
+        # Rows of padding have the limit 0.
+        limits = np.where(np.arange(len(source)) < batch, max_length, 0).astype("int32")
+        tensors = ops.convert_to_tensor(source), ops.convert_to_tensor(limits)
+        ids = search(*tensors) if uniform is None else search(*tensors, uniform)
+        ids = ops.convert_to_numpy(ids)[:batch, :, :max_length]
         return ids if sampler.num_results > 1 else ids[:, 0]
 
     def reset_compiled_searches(self):
@@ -150,8 +148,20 @@ class GenerationMixin:
         self._searches = SearchFunctions()
 
     @property
+    def vocab_size(self):
+        """V, the number of ids of outputs."""
+        return self.config.vocab_size
+
+    @property
     def _source_vocab_size(self):
         return self.vocab_size
+
+    def _logits(self, states):
+        return ops.cast(self.output_embedding(states, reverse=True), "float32")
+
+    def capacity(self, state):
+        """Returns the number of steps that the caches in a state have room for."""
+        return cache_length(next(iter(state["caches"].values())))
 
     def _search_function(self, sampler, sizes, stop_token_ids, *, jit_compile):
         """Returns the search of a sampler. It is compiled once per combination of arguments.
@@ -190,17 +200,34 @@ class GenerationMixin:
         return search
 
     def start_search(self, source, max_length, num_hypotheses, *, growing=True):
-        """Returns (state, step function) of a search, as `Transformer.start_search`."""
+        """Returns (state, step function) for a search of `t2t_relpos.decoding`.
+
+        `generate` describes when folded weights are used. They are folded in every call, because
+        weights may change. That costs little compared to a search.
+
+        Args:
+            source: int ids `[B, S]`, padded with 0. For a `CausalLM`: prompts.
+            max_length: number of steps, an int or a scalar tensor.
+            num_hypotheses: hypotheses per sentence, an int or a scalar tensor.
+            growing: whether caches may grow from step to step. It must be False for XLA, JAX and
+                loops whose variables have fixed shapes. Default: True.
+        """
+        backend.check_dense(source, "`source`")
+        if can_fold(self):
+            folded = FoldedTransformer(self.config, fold_weights(self))
+            return folded.start_search(source, max_length, num_hypotheses, growing=growing)
+        _check_steps(self)
         return self.encode(source, max_length), self.step
 
 
-def empty_caches(blocks, rows, max_length):
-    """Returns a dict of zeros, a cache for each decoder block.
+def empty_state(blocks, rows, max_length):
+    """Returns the state of `step` before the first id, with a cache of zeros for each block.
 
     A cache is `[rows, 2, max_length, N, H]`, or a pair `[rows, max_length, N, H]` and
     `[rows, max_length, N, Hv]` if keys and values differ in depth.
     """
-    return {block.name: _empty_cache(block, rows, max_length) for block in blocks}
+    caches = {block.name: _empty_cache(block, rows, max_length) for block in blocks}
+    return {"caches": caches, "position": ops.zeros((rows,), dtype="int32")}
 
 
 def _empty_cache(block, rows, max_length):
@@ -219,16 +246,13 @@ def current_position(state):
     return largest(state["position"], 0)
 
 
-def check_steps(model, cls, decoder_blocks):
+def _check_steps(model):
     """Raises NotImplementedError if a subclass overrides `call` and decoding would not run it.
 
     `step` runs neither the `call` of the model nor that of an attention layer of the decoder.
-
-    Args:
-        model: a model with `encode` and `step`.
-        cls: the class of this library that it is an instance of.
-        decoder_blocks: its decoder blocks.
     """
+    own = (cls for cls in type(model).__mro__ if cls.__module__.startswith("t2t_relpos."))
+    cls = next(own)
     if _overrides(model, cls, "encode") or _overrides(model, cls, "step"):
         return
     calls = [x for x in ("call", "logits_and_attention", "_decode") if _overrides(model, cls, x)]
@@ -238,7 +262,8 @@ def check_steps(model, cls, decoder_blocks):
             "too, and `encode` if necessary: they compute one position at a time for `generate`. "
             f"Received: {type(model).__name__}, which overrides neither."
         )
-    for layer in (x for block in decoder_blocks for x in sublayers(block)):
+    blocks = [layer for layer in sublayers(model) if isinstance(layer, TransformerDecoder)]
+    for layer in (x for block in blocks for x in sublayers(block)):
         is_attention = isinstance(layer, RelativeMultiHeadAttention)
         if is_attention and _overrides(layer, RelativeMultiHeadAttention, "call"):
             raise NotImplementedError(
@@ -250,12 +275,7 @@ def check_steps(model, cls, decoder_blocks):
 
 def _overrides(layer, cls, name):
     """Returns whether the class of a layer overrides a method of a class."""
-    return hasattr(cls, name) and getattr(type(layer), name) is not getattr(cls, name)
-
-
-def cache_capacity(self, state):
-    """Returns the number of steps that the caches in a state have room for."""
-    return cache_length(next(iter(state["caches"].values())))
+    return getattr(type(layer), name, None) is not getattr(cls, name, None)
 
 
 class SearchFunctions:
@@ -316,86 +336,46 @@ def _may_grow(sampler, *, jit_compile):
     """Returns whether caches may grow from step to step."""
     if backend.NAME == "tensorflow":
         # The loop of a custom search may need fixed shapes.
-        is_known = isinstance(sampler, BeamSampler) or type(sampler).search is Sampler.search
-        return not jit_compile and is_known
+        return not jit_compile and type(sampler).search is Sampler.search
     return not backend.HAS_XLA
 
 
 # Ids that an output may have in addition to its source, if no maximum length is given.
 DEFAULT_EXTRA_LENGTH = 50
-_LENGTHS = (8, 16, 24, 32, 48, 64, 96, 128)
-_LENGTH_STEP = 64
-_BATCHES = (1, 2, 4, 8)
-_BATCH_STEP = 8
+# Sizes to which compiled searches are padded. Larger sizes are multiples of the last number.
+_LENGTHS = (8, 16, 24, 32, 48, 64, 96, 128, 64)
+_BATCHES = (1, 2, 4, 8, 8)
 
 
-def length_bucket(length):
-    """Returns the length to which a source of `length` ids is padded."""
-    return _bucket(length, _LENGTHS, _LENGTH_STEP)
+def _bucket(size, buckets):
+    """Returns the size to which a smaller one is padded."""
+    *sizes, step = buckets
+    return next((each for each in sizes if each >= size), -(-size // step) * step)
 
 
-def batch_bucket(batch):
-    """Returns the size to which a batch of `batch` sentences is padded."""
-    return _bucket(batch, _BATCHES, _BATCH_STEP)
-
-
-def capped(size, largest):
+def _capped(size, largest):
     """Returns a size, but at most `largest`. None means no limit."""
     return size if largest is None else min(size, largest)
 
 
-def _bucket(size, sizes, step):
-    return next((each for each in sizes if each >= size), -(-size // step) * step)
-
-
-@dataclasses.dataclass(frozen=True)
-class SearchInputs:
-    """Inputs of a search.
+def _padded(source, max_length, uniform, extra_length, largest):
+    """Returns the inputs of a search, padded to bucket sizes.
 
     Args:
         source: int ids `[B, S]`, an array.
         max_length: L, maximum number of ids of an output.
         uniform: random numbers `[B, n, L]`, or None.
+        extra_length: if not None, `max_length` becomes the padded length plus this number.
+        largest: limit of both lengths, or None.
     """
-
-    source: np.ndarray
-    max_length: int
-    uniform: Any = None
-
-    @property
-    def sizes(self):
-        """B, S, n and L, where n is None without random numbers."""
-        num_results = None if self.uniform is None else self.uniform.shape[1]
-        return *self.source.shape, num_results, self.max_length
-
-    def padded(self, extra_length=None, largest=None):
-        """Returns the inputs, padded to bucket sizes.
-
-        Args:
-            extra_length: if given, `max_length` becomes the padded length plus this number.
-            largest: limit of both lengths. Default: None, no limit.
-        """
-        rows = batch_bucket(len(self.source))
-        length = capped(length_bucket(self.source.shape[1]), largest)
-        max_length = self.max_length
-        if extra_length is not None:
-            max_length = capped(length + extra_length, largest)
-        uniform = self.uniform
-        if uniform is not None:
-            uniform = np.asarray(ops.convert_to_numpy(uniform))
-            uniform = _pad(uniform, (rows, uniform.shape[1], max_length))
-        return SearchInputs(_pad(self.source, (rows, length)), max_length, uniform)
-
-    def tensors(self, batch, limit):
-        """Returns the arguments of a search function: source, limits `[B]` and random numbers.
-
-        Args:
-            batch: number of sentences. The other rows are padding and have the limit 0.
-            limit: maximum number of ids of the outputs of these sentences.
-        """
-        limits = np.where(np.arange(len(self.source)) < batch, limit, 0).astype("int32")
-        tensors = ops.cast(self.source, "int32"), ops.convert_to_tensor(limits)
-        return tensors if self.uniform is None else (*tensors, self.uniform)
+    rows = _bucket(len(source), _BATCHES)
+    length = _capped(_bucket(source.shape[1], _LENGTHS), largest)
+    if extra_length is not None:
+        max_length = _capped(length + extra_length, largest)
+    if uniform is not None:
+        uniform = np.asarray(ops.convert_to_numpy(uniform))
+        uniform = _pad(uniform, (rows, uniform.shape[1], max_length))
+    return _pad(source, (rows, length)), max_length, uniform
 
 
 def _pad(array, shape):
@@ -426,14 +406,21 @@ def _as_ids(source):
     return source
 
 
-def _check_lengths(source_length, max_length, num_positions):
-    """Raises ValueError if sources or outputs are longer than the learned positions.
+def _check_lengths(sampler, source_length, max_length, num_positions):
+    """Raises ValueError if `max_length` contradicts the sampler or the learned positions.
 
     Args:
+        sampler: a `Sampler`.
         source_length: S.
         max_length: largest number of ids of an output.
         num_positions: the number of learned positions, or None if lengths have no limit.
     """
+    min_length = sampler.constraints["min_length"]
+    if min_length > max_length:
+        raise ValueError(
+            "Expected `max_length` of at least the sampler's `min_length`. Received: "
+            f"max_length={max_length}, min_length={min_length}."
+        )
     if num_positions is not None and max(source_length, max_length) > num_positions:
         raise ValueError(
             f"Expected sources and outputs of at most {num_positions} ids, the learned positions "
@@ -446,20 +433,10 @@ def _check_lengths(source_length, max_length, num_positions):
 def _check_no_settings(unknown):
     """Raises TypeError if a dict of unknown arguments of `generate` is not empty."""
     for name in unknown:
-        owners = [x for x in SAMPLERS.values() if name in inspect.signature(x).parameters]
+        owners = [x for x in SAMPLERS.values() if name in x().get_config()]
         # Most samplers have the arguments of the others too.
         hint = f" Pass it to a sampler: sampler={owners[-1].__name__}({name}=...)" if owners else ""
         raise TypeError(f"generate() got an unexpected keyword argument {name!r}.{hint}")
-
-
-def _check_min_length(sampler, max_length):
-    """Raises ValueError if a sampler's `min_length` is above the largest length of outputs."""
-    min_length = sampler.constraints["min_length"]
-    if min_length > max_length:
-        raise ValueError(
-            "Expected `max_length` of at least the sampler's `min_length`. Received: "
-            f"max_length={max_length}, min_length={min_length}."
-        )
 
 
 def _stop_ids(stop_token_ids, vocab_size):
@@ -480,13 +457,7 @@ def _stop_ids(stop_token_ids, vocab_size):
 
 
 def _check_prompts(source, max_length, stop_token_ids):
-    """Raises ValueError if prompts are longer than outputs, or an id follows padding or an end.
-
-    Args:
-        source: int ids `[B, S]`, an array.
-        max_length: largest number of ids of an output.
-        stop_token_ids: tuple of the ids that end an output.
-    """
+    """Raises ValueError if prompts are longer than outputs, or an id follows padding or an end."""
     length = source.shape[1]
     if length > max_length:
         raise ValueError(

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from t2t_relpos import _checks, backend
+from t2t_relpos import _checks
 from t2t_relpos.backend import has_dynamic_shapes
 from t2t_relpos.decoding import score_tokens
 from t2t_relpos.layers.embeddings import (
@@ -16,15 +16,12 @@ from t2t_relpos.layers.packing import Packing
 from t2t_relpos.layers.residual import Dropout, LayerNormalization
 from t2t_relpos.layers.transformer_decoder import TransformerDecoder
 from t2t_relpos.layers.transformer_encoder import TransformerEncoder
-from t2t_relpos.models.config import NUM_TARGET_SPACES, TransformerConfig
-from t2t_relpos.models.folded import FoldedTransformer, can_fold, fold_weights
+from t2t_relpos.models.config import NUM_TARGET_SPACES, TransformerConfig, check_config
 from t2t_relpos.models.generation import (
     GenerationMixin,
     SearchFunctions,
-    cache_capacity,
-    check_steps,
     current_position,
-    empty_caches,
+    empty_state,
 )
 
 
@@ -73,12 +70,7 @@ class Transformer(GenerationMixin, LayerMixin, keras.Model):
 
     def __init__(self, config, **kwargs):
         super().__init__(**kwargs)
-        if not isinstance(config, TransformerConfig):
-            raise ValueError(
-                "Expected `config` to be a TransformerConfig, for instance "
-                "TransformerConfig.from_preset('tiny', vocab_size=8000). "
-                f"Received: {config!r}"
-            )
+        check_config(config)
         if config.relative_v2:
             raise ValueError(
                 "Expected a model without encoder for relative_v2, tensor2tensor's "
@@ -95,8 +87,16 @@ class Transformer(GenerationMixin, LayerMixin, keras.Model):
         self.source_position = position_layer(config, policy, "source_position")
         self.target_position = position_layer(config, policy, "target_position")
         self.embedding_dropout = Dropout(config.dropout, dtype=policy)
-        self.encoder_layers = _encoder(config, policy)
-        self.decoder_layers = _decoder(config, policy)
+        arguments = block_arguments(config)
+        self.encoder_layers = [
+            TransformerEncoder(**arguments, dtype=policy, name=f"encoder_{i}")
+            for i in range(config.num_encoder_layers)
+        ]
+        arguments["relative_cross_attention"] = config.relative_cross_attention
+        self.decoder_layers = [
+            TransformerDecoder(**arguments, dtype=policy, name=f"decoder_{i}")
+            for i in range(config.num_decoder_layers)
+        ]
         self.encoder_norm = final_norm(config, policy, "encoder_norm")
         self.decoder_norm = final_norm(config, policy, "decoder_norm")
         self._searches = SearchFunctions()
@@ -107,20 +107,12 @@ class Transformer(GenerationMixin, LayerMixin, keras.Model):
         if self.built:
             return
         width = (None, None, self.config.hidden_dim)
-        for embedding in (self.source_embedding, self.target_embedding, self.output_embedding):
-            if not embedding.built:
-                embedding.build((None, None))
-        for position in (self.source_position, self.target_position):
-            if position is not None:
-                position.build(width)
-        self.embedding_dropout.build(width)
-        for layer in self.encoder_layers:
-            layer.build(width)
-        for layer in self.decoder_layers:
-            layer.build(width, width)
-        for norm in (self.encoder_norm, self.decoder_norm):
-            if norm is not None:
-                norm.build(width)
+        tables = self.source_embedding, self.target_embedding, self.output_embedding
+        build_layers(tables, (None, None))
+        build_layers((self.source_position, self.target_position, self.embedding_dropout), width)
+        build_layers(self.encoder_layers, width)
+        build_layers(self.decoder_layers, width, width)
+        build_layers((self.encoder_norm, self.decoder_norm), width)
         if self.config.target_space_id is not None:
             self.target_space_embedding = self.add_weight(
                 name="target_space_embedding",
@@ -128,11 +120,6 @@ class Transformer(GenerationMixin, LayerMixin, keras.Model):
                 initializer=keras.initializers.RandomNormal(stddev=self.config.hidden_dim**-0.5),
             )
         self.built = True
-
-    @property
-    def vocab_size(self):
-        """V, the number of ids of outputs."""
-        return self.config.vocab_size
 
     @property
     def _source_vocab_size(self):
@@ -250,9 +237,6 @@ class Transformer(GenerationMixin, LayerMixin, keras.Model):
     def _normalize(self, x):
         return x if self.decoder_norm is None else self.decoder_norm(x)
 
-    def _logits(self, states):
-        return ops.cast(self.output_embedding(states, reverse=True), "float32")
-
     def encode(self, source, max_length):
         """Returns the state before the first of at most `max_length` decoding steps.
 
@@ -269,12 +253,8 @@ class Transformer(GenerationMixin, LayerMixin, keras.Model):
             layer.name: layer.cross_attention.project_cache(encoded)
             for layer in self.decoder_layers
         }
-        rows = ops.shape(source)[0]
-        return {
-            "context": {"mask": mask, "caches": context},
-            "caches": empty_caches(self.decoder_layers, rows, max_length),
-            "position": ops.zeros((rows,), dtype="int32"),
-        }
+        state = empty_state(self.decoder_layers, ops.shape(source)[0], max_length)
+        return {"context": {"mask": mask, "caches": context}, **state}
 
     def step(self, ids, state):
         """Computes the logits of the next ids.
@@ -313,28 +293,6 @@ class Transformer(GenerationMixin, LayerMixin, keras.Model):
             )
         logits = self._logits(self._normalize(x))[:, 0]
         return logits, {**state, "caches": caches, "position": state["position"] + 1}
-
-    capacity = cache_capacity
-
-    def start_search(self, source, max_length, num_hypotheses, *, growing=True):
-        """Returns (state, step function) for a search of `t2t_relpos.decoding`.
-
-        `generate` describes when folded weights are used. They are folded in every call, because
-        weights may change. That costs little compared to a search.
-
-        Args:
-            source: int ids `[B, S]`, padded with 0.
-            max_length: number of steps, an int or a scalar tensor.
-            num_hypotheses: hypotheses per sentence, an int or a scalar tensor.
-            growing: whether caches may grow from step to step. It must be False for XLA, JAX and
-                loops whose variables have fixed shapes. Default: True.
-        """
-        backend.check_dense(source, "`source`")
-        if can_fold(self, (*self.encoder_layers, *self.decoder_layers)):
-            folded = FoldedTransformer(self.config, fold_weights(self))
-            return folded.start_search(source, max_length, num_hypotheses, growing=growing)
-        check_steps(self, Transformer, self.decoder_layers)
-        return self.encode(source, max_length), self.step
 
     def score(self, source, targets, alpha=0.0, return_alignments=False, layer=None):
         """Returns the log-probabilities of given outputs.
@@ -427,23 +385,11 @@ def position_layer(config, policy, name):
     return None
 
 
-def _encoder(config, policy):
-    """Returns the blocks of the encoder."""
-    return [
-        TransformerEncoder(**block_arguments(config), dtype=policy, name=f"encoder_{i}")
-        for i in range(config.num_encoder_layers)
-    ]
-
-
-def _decoder(config, policy):
-    """Returns the blocks of the decoder."""
-    arguments = block_arguments(config) | {
-        "relative_cross_attention": config.relative_cross_attention
-    }
-    return [
-        TransformerDecoder(**arguments, dtype=policy, name=f"decoder_{i}")
-        for i in range(config.num_decoder_layers)
-    ]
+def build_layers(layers, *shapes):
+    """Builds layers that are not built yet. Some may be None."""
+    for layer in layers:
+        if layer is not None and not layer.built:
+            layer.build(*shapes)
 
 
 def final_norm(config, policy, name):

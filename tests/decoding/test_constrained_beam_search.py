@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
+from languages import Language, Rules
 
 from t2t_relpos.decoding import beam_search
 
@@ -18,9 +19,9 @@ ENDING_PREFIX = [[3, 1], [1, 0], [2, 0]]
 
 
 def assert_equals_exhaustive_search(
-    language, make_rules, limits=LIMITS, alpha=0.6, num_results=5, prefix=None, early=False, **rules
+    language, limits=LIMITS, alpha=0.6, num_results=5, prefix=None, early=False, **rules
 ):
-    settings = {"beam_size": 64, "num_results": num_results, "early_stopping": early}
+    settings = {"beam_size": 27, "num_results": num_results, "early_stopping": early}
     arrays = {"length_limit": limits} | ({} if prefix is None else {"prefix": prefix})
     arrays = {name: np.array(x, "int32") for name, x in arrays.items()}
     step, state = language.step, language.start()
@@ -28,7 +29,7 @@ def assert_equals_exhaustive_search(
     ids, scores, lengths = (ops.convert_to_numpy(x) for x in found)
     for sentence, limit in enumerate(limits):
         forced = [] if prefix is None else [token for token in prefix[sentence] if token]
-        choices = make_rules(prefix=tuple(forced), **rules).choices
+        choices = Rules(prefix=tuple(forced), **rules).choices
         outputs = [
             (log_prob / ((5 + len(output)) / 6) ** alpha, output)
             for log_prob, output in language.outputs(sentence, limit, choices)
@@ -66,19 +67,18 @@ def assert_equals_exhaustive_search(
     ],
     ids=str,
 )
-def test_constrained_beam_search_equals_exhaustive_search(any_language, make_rules, rules):
-    assert_equals_exhaustive_search(any_language, make_rules, **rules)
+def test_constrained_beam_search_equals_exhaustive_search(language, rules):
+    assert_equals_exhaustive_search(language, **rules)
 
 
 @settings(derandomize=True)
 @given(data=st.data())
-def test_combined_constraints_equal_exhaustive_search(make_language, make_rules, data):
-    language = make_language(data.draw(st.integers(0, 99), "seed"))
+def test_combined_constraints_equal_exhaustive_search(data):
+    language = Language(data.draw(st.integers(0, 99), "seed"))
     ids = st.lists(st.integers(2, 4), max_size=4)
     prefix = [row + [0] * (5 - len(row)) for row in data.draw(st.tuples(ids, ids, ids), "prefix")]
     assert_equals_exhaustive_search(
         language,
-        make_rules,
         limits=data.draw(st.tuples(*3 * [st.integers(1, 4)]), "limits"),
         alpha=data.draw(st.sampled_from([0.0, 0.6, 2.0]), "alpha"),
         num_results=data.draw(st.sampled_from([1, 3]), "n"),

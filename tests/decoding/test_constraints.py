@@ -1,8 +1,12 @@
-"""Tests each constraint by its mask, and that a disabled one adds no operations to a graph."""
+"""Tests each constraint by its mask, and that disabled ones are not computed."""
+
+import functools
+import importlib
 
 import numpy as np
 import pytest
 from keras import ops
+from languages import STATE, constant_step
 
 from t2t_relpos.decoding import beam_search, greedy_search, sample_search
 from t2t_relpos.decoding.constraints import Constraints, checked_constraints, next_ids
@@ -93,30 +97,28 @@ def test_prefix_overrides_other_constraints(rng):
 
 def test_constraints_any_is_false_only_for_defaults():
     assert not Constraints().any
-    assert not checked_constraints(0, None, 0, 1).any
+    assert not checked_constraints(0, 0, 1).any
     for rules in ENABLED:
         assert Constraints(**rules).any
     assert Constraints(min_length=ops.convert_to_tensor(0)).any
 
 
-def constant_step(row):
-    """Returns a step function whose logits are `row` for every sentence."""
-    row = np.array([row], "float32")
-    return lambda ids, state: (ops.repeat(row, ops.shape(ids)[0], axis=0), state)
+def settings_of(search, **settings):
+    """Returns the settings of a search, with a seed for sampling."""
+    return settings | ({"seed": 1} if search is sample_search else {})
 
 
 @pytest.mark.parametrize("masked", [-np.inf, -1e9, -1e7])
 @pytest.mark.parametrize("search", [greedy_search, beam_search, sample_search])
 def test_forced_ids_may_be_excluded_by_the_model(search, masked):
     """The ranking of what follows does not depend on the logit of the forced id."""
-    state, prefix = {"x": np.zeros((1, 1))}, np.array([[2]])
-    settings = {"seed": 1} if search is sample_search else {}
-    found = search(constant_step([0, 0, masked, 5.0]), state, 1, 4, prefix=prefix, **settings)
-    expected = search(constant_step([0, 0, -99, 5.0]), state, 1, 4, prefix=prefix, **settings)
+    settings = settings_of(search, prefix=np.array([[2]]))
+    found = search(constant_step([0, 0, masked, 5.0]), STATE, 1, 4, **settings)
+    expected = search(constant_step([0, 0, -99, 5.0]), STATE, 1, 4, **settings)
     np.testing.assert_array_equal(found.ids, expected.ids)
     assert found.ids[0, 0, 0] == 2 and np.isfinite(ops.convert_to_numpy(found.scores)).all()
     # An end may follow at once.
-    ends = search(constant_step([9.0, 5.0, masked, masked]), state, 1, 4, prefix=prefix, **settings)
+    ends = search(constant_step([9.0, 5.0, masked, masked]), STATE, 1, 4, **settings)
     np.testing.assert_array_equal(ends.ids, [[[2, 1, 0, 0]]])
 
 
@@ -124,52 +126,34 @@ def test_forced_ids_may_be_excluded_by_the_model(search, masked):
 @pytest.mark.parametrize("search", [greedy_search, beam_search, sample_search])
 def test_allowed_ids_may_be_excluded_by_the_model(search, masked):
     """The model allows padding and an early end only, which the search forbids."""
-    step, state = constant_step([0.0, 5.0, masked, masked]), {"x": np.zeros((1, 1))}
-    settings = {"seed": 1} if search is sample_search else {}
-    ids = ops.convert_to_numpy(search(step, state, 1, 3, min_length=2, **settings).ids)[0, 0]
+    step, settings = constant_step([0.0, 5.0, masked, masked]), settings_of(search)
+    ids = ops.convert_to_numpy(search(step, STATE, 1, 3, min_length=2, **settings).ids)[0, 0]
     assert set(ids[:2]) <= {2, 3} and ids[2] == 1
     all_excluded = constant_step(np.full(600, masked))
-    ids = ops.convert_to_numpy(search(all_excluded, state, 1, 3, **settings).ids)[0, 0]
+    ids = ops.convert_to_numpy(search(all_excluded, STATE, 1, 3, **settings).ids)[0, 0]
     assert ids[0] != 0
 
 
 @pytest.mark.parametrize("search", [greedy_search, beam_search, sample_search])
 def test_a_penalty_changes_what_a_confident_model_repeats(search):
     """Its log-probabilities are near 0, so that a factor of them has no effect."""
-    step, state = constant_step([-9.0, -9.0, 20.0, 8.0]), {"x": np.zeros((1, 1))}
-    settings = {"seed": 1, "top_k": 1} if search is sample_search else {}
-    ids = search(step, state, 1, 2, min_length=2, repetition_penalty=5.0, **settings).ids
+    settings = settings_of(search, min_length=2, repetition_penalty=5.0)
+    settings |= {"top_k": 1} if search is sample_search else {}
+    ids = search(constant_step([-9.0, -9.0, 20.0, 8.0]), STATE, 1, 2, **settings).ids
     np.testing.assert_array_equal(ids, [[[2, 3]]])
 
 
-def number_of_ops(function, *specs):
-    """Returns the number of ops in a function's TensorFlow graph and its function library."""
-    import tensorflow as tf
+def test_disabled_constraints_are_not_computed(language, monkeypatch):
+    def fail(*arguments):
+        raise AssertionError("Constraints were computed.")
 
-    graph = tf.function(function).get_concrete_function(*specs).graph.as_graph_def()
-    bodies = [list(function.node_def) for function in graph.library.function]
-    return len(graph.node) + sum(map(len, bodies))
-
-
-def test_disabled_constraints_add_no_ops(language, tf):
-    def constrained(**rules):
-        specs = tf.TensorSpec([None, VOCAB]), tf.TensorSpec([None, 5], tf.int32)
-        return number_of_ops(
-            lambda logits, ids: next_ids(logits, ids, POSITION, Constraints(**rules))[:2], *specs
-        )
-
-    def search(**rules):
-        def find(sentences):
-            return beam_search(
-                language.step, language.start(sentences), tf.size(sentences), 4, **rules
-            )
-
-        return number_of_ops(find, tf.TensorSpec([None], tf.int32))
-
-    for rules in ENABLED:
-        assert constrained(**rules) > constrained() + 3
+    module = importlib.import_module("t2t_relpos.decoding.beam_search")
+    monkeypatch.setattr(module, "next_ids", fail)
+    search = functools.partial(beam_search, language.step, language.start(), 3, 4)
     disabled = {"min_length": 0, "prefix": None, "no_repeat_ngram_size": 0}
-    assert search(**disabled, repetition_penalty=1.0) == search()
+    search(**disabled, repetition_penalty=1.0)
+    with pytest.raises(AssertionError, match="Constraints were computed"):
+        search(min_length=1)
 
 
 def test_beam_search_without_allowed_ids_ends_the_sentence(language):

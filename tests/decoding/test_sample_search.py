@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from comparisons import assert_all_close
 from keras import ops
+from languages import STATE, Rules, constant_step
 
 from t2t_relpos.decoding import greedy_search, sample_search
 
@@ -53,12 +54,12 @@ def output_probabilities(language, sentence, limit, rules, filters):
     ],
     ids=str,
 )
-def test_sample_search_frequencies_match_probabilities(language, make_rules, rules, filters):
+def test_sample_search_frequencies_match_probabilities(language, rules, filters):
     settings = {"num_results": DRAWS, "seed": 5, "length_limit": LIMITS, **rules, **filters}
     ids, _, lengths = sample(language, **settings)
     filters = {"temperature": 1.0, "top_k": None, "top_p": 1.0} | filters
     for sentence, limit in enumerate(LIMITS):
-        expected = output_probabilities(language, sentence, limit, make_rules(**rules), filters)
+        expected = output_probabilities(language, sentence, limit, Rules(**rules), filters)
         np.testing.assert_allclose(sum(expected.values()), 1)
         drawn, counts = np.unique(ids[sentence], axis=0, return_counts=True)
         outputs = [tuple(row[row > 0].tolist()) for row in drawn]
@@ -72,10 +73,10 @@ def test_sample_search_frequencies_match_probabilities(language, make_rules, rul
     assert ((ids > 0).sum(-1) == lengths).all()
 
 
-def test_sample_search_scores_exclude_the_temperature(language, make_rules):
+def test_sample_search_scores_exclude_the_temperature(language):
     settings = {"min_length": 2, "repetition_penalty": 1.5}
     ids, scores, _ = sample(language, num_results=7, seed=3, temperature=2.0, top_k=3, **settings)
-    rules = make_rules(**settings)
+    rules = Rules(**settings)
     for sentence, i in itertools.product(range(3), range(7)):
         output = [token for token in ids[sentence, i].tolist() if token]
         steps = (
@@ -95,7 +96,7 @@ def test_sample_search_with_one_candidate_equals_greedy_search(language, setting
 
 
 @pytest.mark.parametrize("filters", [{}, {"top_k": 2}, {"top_p": 1.0}], ids=str)
-@pytest.mark.parametrize("temperature", [1e-39, 1e-30, 3e6, 3e38, 1e39, float("inf")])
+@pytest.mark.parametrize("temperature", [1e-39, 3e6, float("inf")])
 def test_extreme_temperatures_choose_allowed_ids_only(language, temperature, filters):
     prefix = np.array([[3, 0], [4, 2], [0, 0]], "int32")
     settings = {"prefix": prefix, "min_length": 3, "num_results": 20, **filters}
@@ -111,19 +112,10 @@ def test_extreme_temperatures_choose_allowed_ids_only(language, temperature, fil
 
 
 def test_high_temperatures_do_not_choose_ids_that_the_model_excludes():
-    logits = np.array([[0.0, 1.0, -1e9, -np.inf, 2.0]], "float32")
-    step = lambda ids, state: (ops.repeat(logits, ops.shape(ids)[0], axis=0), state)
+    step = constant_step([0.0, 1.0, -1e9, -np.inf, 2.0])
     settings = {"temperature": float("inf"), "num_results": 50, "seed": 1}
-    found = sample_search(step, {"x": np.zeros((1, 1))}, 1, 1, **settings)
+    found = sample_search(step, STATE, 1, 1, **settings)
     assert set(np.unique(found.ids)) == {1, 4}
-
-
-def test_sample_search_continues_a_prefix(language):
-    prefix = np.array([[3, 0], [4, 2], [0, 0]], "int32")
-    ids, _, _ = sample(language, num_results=50, seed=1, prefix=prefix)
-    assert (ids[0, :, 0] == 3).all()
-    assert (ids[1, :, :2] == [4, 2]).all()
-    assert len(np.unique(ids[2, :, 0])) > 1
 
 
 def test_sample_search_is_reproducible_with_a_seed(language):
@@ -142,13 +134,6 @@ def test_sample_search_advances_its_generator(language, is_global):
     first, second = two_searches()
     assert (first != second).any()
     np.testing.assert_array_equal(two_searches(), [first, second])
-
-
-def test_sample_search_is_independent_of_other_sentences(language):
-    together, *_ = sample(language, num_results=13, seed=2)
-    others = language.start(np.array([2, 1, 0], "int32"))
-    found = sample_search(language.step, others, 3, 4, num_results=13, seed=2)
-    np.testing.assert_array_equal(found.ids[1], together[1])
 
 
 def test_sample_search_with_uniform_is_independent_of_the_batch(language, rng):

@@ -1,131 +1,97 @@
-"""Tests of arguments that searches and samplers check before they run."""
+"""Tests of arguments that searches and samplers check, and of the configs of samplers."""
 
 import itertools
+import json
 
+import keras
 import numpy as np
 import pytest
-from keras import ops
+from languages import STATE, constant_step
 
 from t2t_relpos.decoding import (
     BeamSampler,
     GreedySampler,
     TopKSampler,
+    TopPSampler,
     beam_search,
     greedy_search,
     sample_search,
 )
 
 SEARCHES = [beam_search, greedy_search, sample_search]
-# Errors of all searches, of beam search, and of sampling.
-LENGTH = "Expected `max_length` to be a positive integer. Received: max_length={}. Pass an int"
+# Name of an argument, wrong values, and the first words of the error. Of all searches, of beam
+# search, and of sampling.
 SHARED = [
-    *(({"max_length": n}, LENGTH.format(n)) for n in (0, -1, 2.5, None, True)),
-    *(
-        ({"batch_size": n}, f"Expected `batch_size` to be an int .* Received: batch_size={n}")
-        for n in (-1, 2.5)
-    ),
-    *(
-        ({name: n}, f"Expected `{name}` to be an int or a scalar tensor. Received: {name}={n}")
-        for name, n in (("eos_id", 1.5), ("eos_id", None), ("pad_id", 0.0))
-    ),
-    ({"eos_id": 2, "pad_id": 2}, "Expected different `eos_id` and `pad_id`.* Received: 2 for"),
-    (
-        {"prefix": np.ones((2, 1), int)},
-        r"`prefix` with a row for each of the 3 sentences. Received: shape \(2, 1\)",
-    ),
-    ({"prefix": [[2], [3], [5]]}, r"`prefix` in \[0, 5\).*Received: ids from 2 to 5"),
-    ({"prefix": [[2], [-3], [4]]}, r"`prefix` in \[0, 5\).*Received: ids from -3 to 4"),
-    (
-        {"prefix": [2, 3]},
-        r"Expected `prefix` of shape \[batch, length\], padded at the end\. Received: shape \(2,\)",
-    ),
-    (
-        {"min_length": -1},
-        r"Expected `min_length` to be an int of at least 0 or a scalar tensor\. Received: -1",
-    ),
-    ({"min_length": 1.5}, r"Expected `min_length` to be an int of at least 0 .*Received: 1\.5"),
-    ({"min_length": True}, "`min_length` to be an int of at least 0 .* Received: True"),
-    (
-        {"no_repeat_ngram_size": -2},
-        r"Expected `no_repeat_ngram_size` .*\(0: any may repeat\)\. Received: -2",
-    ),
-    (
-        {"no_repeat_ngram_size": None},
-        "Expected `no_repeat_ngram_size` to be an int .*Received: None",
-    ),
-    (
-        {"repetition_penalty": 0.0},
-        r"Expected `repetition_penalty` above 0 \(1: none.*Received: 0\.0",
-    ),
-    ({"repetition_penalty": float("inf")}, "from 1e-09 to .*Received: inf"),
-    (
-        {"stop_token_ids": 5},
-        r"`stop_token_ids` to be a tuple of ids, such as \(1, 5\). Received: 5",
-    ),
-    ({"stop_token_ids": (1, 2.0)}, r"to be ints of at least 0. Received: \(1, 2.0\)"),
-    ({"stop_token_ids": [2, 0]}, r"without `pad_id`, 0: .*Received: \[2, 0\]"),
+    ("max_length", (0, -1, 2.5, None, True), "Expected `max_length` to be a positive integer"),
+    ("batch_size", (-1, 2.5), "Expected `batch_size` to be an int"),
+    ("eos_id", (1.5, None), "Expected `eos_id` to be an int or a scalar tensor"),
+    ("pad_id", (0.0,), "Expected `pad_id` to be an int or a scalar tensor"),
+    ("eos_id", (0,), "Expected different `eos_id` and `pad_id`"),
+    ("prefix", (np.ones((2, 1), int),), "Expected `prefix` with a row for each of the 3 sentences"),
+    ("prefix", ([[2], [3], [5]], [[2], [-3], [4]]), r"Expected ids of `prefix` in \[0, 5\)"),
+    ("prefix", ([2, 3],), r"Expected `prefix` of shape \[batch, length\]"),
+    ("min_length", (-1, 1.5, True), "Expected `min_length` to be an int of at least 0"),
+    ("no_repeat_ngram_size", (-2, None), "Expected `no_repeat_ngram_size` to be an int"),
+    ("repetition_penalty", (0.0, float("inf")), "Expected `repetition_penalty` above 0"),
+    ("stop_token_ids", (5,), "Expected `stop_token_ids` to be a tuple of ids"),
+    ("stop_token_ids", ((1, 2.0),), "Expected `stop_token_ids` to be ints of at least 0"),
+    ("stop_token_ids", ([2, 0],), "Expected `stop_token_ids` without `pad_id`, 0"),
 ]
-NO_CONSTRAINTS = (
-    r"Expected none of `min_length`, `prefix`, `no_repeat_ngram_size` and `repetition_penalty` with"
-)
 BEAM = [
-    ({"beam_size": 0}, "Expected `beam_size` to be a positive integer. Received: beam_size=0"),
-    (
-        {"beam_size": 2, "num_results": 3},
-        "Expected `num_results` to be at most `beam_size`, 2. Received: 3",
-    ),
-    ({"alpha": -0.5}, "Expected `alpha` of at least 0 .*Received: -0.5"),
-    (
-        {"t2t_exact": True, "length_limit": np.array([2, 2, 2])},
-        r"Expected no `length_limit` with `t2t_exact`.*Received: both",
-    ),
-    (
-        {"t2t_exact": True, "early_stopping": True},
-        r"Expected `early_stopping` to be False with `t2t_exact`.*Received: both",
-    ),
-    ({"alpha": float("inf")}, "Expected `alpha` of at least 0 .*finite. Received: inf"),
-    ({"t2t_exact": True, "stop_token_ids": (1, 2)}, "one end id with `t2t_exact`.*=\\(1, 2\\)"),
-    ({"t2t_exact": True, "min_length": 1}, NO_CONSTRAINTS),
-    ({"t2t_exact": True, "prefix": np.array([[2]] * 3)}, NO_CONSTRAINTS),
-    ({"t2t_exact": True, "no_repeat_ngram_size": 2}, NO_CONSTRAINTS),
-    ({"t2t_exact": True, "repetition_penalty": 1.1}, NO_CONSTRAINTS),
+    ("beam_size", (0,), "Expected `beam_size` to be a positive integer"),
+    ("num_results", (5,), "Expected `num_results` to be at most `beam_size`, 4. Received: 5"),
+    ("alpha", (-0.5, float("inf")), "Expected `alpha` of at least 0 .*and finite"),
 ]
+EXACT = [
+    ("length_limit", ([2, 2, 2],), "Expected no `length_limit` with `t2t_exact`"),
+    ("early_stopping", (True,), "Expected `early_stopping` to be False with `t2t_exact`"),
+    ("stop_token_ids", ((1, 2),), "Expected one end id with `t2t_exact`"),
+    ("min_length", (1,), "Expected none of `min_length`, `prefix`"),
+    ("prefix", ([[2]] * 3,), "Expected none of `min_length`, `prefix`"),
+    ("no_repeat_ngram_size", (2,), "Expected none of `min_length`, `prefix`"),
+    ("repetition_penalty", (1.1,), "Expected none of `min_length`, `prefix`"),
+]
+SHAPES = (2, 1, 4), (3, 4), (4, 3, 2)
 SAMPLE = [
-    (
-        {"temperature": 0.0},
-        r"Expected `temperature` above 0 .*use greedy_search for that\)\. Received: 0\.0",
-    ),
-    ({"top_k": 0}, "Expected `top_k` to be a positive integer. Received: top_k=0"),
-    ({"top_k": 2.5}, r"Expected `top_k` to be a positive integer\. Received: top_k=2\.5"),
-    ({"top_p": 0.0}, r"Expected `top_p` above 0 and at most 1\. Received: 0\.0"),
-    ({"top_p": 1.1}, r"Expected `top_p` above 0 and at most 1\. Received: 1\.1"),
-    *(
-        (
-            {"num_results": number},
-            f"Expected `num_results` to be a positive integer. Received: num_results={number}",
-        )
-        for number in (0, None)
-    ),
-    (
-        {"seed": 1, "uniform": np.zeros((3, 1, 4))},
-        "Expected `seed` or `uniform`.* Received: both",
-    ),
-    *(
-        (
-            {"num_results": 2, "uniform": np.zeros(shape, "float32")},
-            r"`uniform` of shape \[batch, num_results, max_length\] = \[3, 2, 4\]. Received: ",
-        )
-        for shape in ((2, 3, 4), (3, 4), (4, 3, 2))
-    ),
+    ("temperature", (0.0,), "Expected `temperature` above 0"),
+    ("top_k", (0, 2.5), "Expected `top_k` to be a positive integer"),
+    ("top_p", (0.0, 1.1), "Expected `top_p` above 0 and at most 1"),
+    ("num_results", (0, None), "Expected `num_results` to be a positive integer"),
+    ("uniform", tuple(map(np.zeros, SHAPES)), r"Expected `uniform` of shape .* = \[3, 1, 4\]"),
 ]
+CONSTRAINTS = [row for row in SHARED if row[0].startswith(("min", "no_repeat", "repetition"))]
+SAMPLERS = {
+    GreedySampler: [],
+    BeamSampler: [
+        ("num_beams", (0,), "Expected `num_beams` to be a positive integer"),
+        ("num_results", (5,), "Expected `num_results` to be at most `num_beams`, 4. Received: 5"),
+        ("alpha", (-0.5,), "Expected `alpha` of at least 0"),
+    ],
+    TopKSampler: [
+        ("k", (2.5, None), "Expected `k` to be a positive integer"),
+        ("temperature", (0.0,), "Expected `temperature` above 0"),
+        ("num_results", (0,), "Expected `num_results` to be a positive integer"),
+    ],
+    TopPSampler: [
+        ("p", (1.5,), "Expected `p` above 0 and at most 1"),
+        ("k", (0,), "Expected `k` to be a positive integer"),
+    ],
+}
+
+
+def errors(rows, **others):
+    """Yields (settings, message) of each wrong value."""
+    for name, values, message in rows:
+        yield from (({name: value, **others}, message) for value in values)
 
 
 @pytest.mark.parametrize(
     "search, settings, message",
     [
-        *((search, *error) for search in SEARCHES for error in SHARED),
-        *((beam_search, *error) for error in BEAM),
-        *((sample_search, *error) for error in SAMPLE),
+        *((search, *error) for search in SEARCHES for error in errors(SHARED)),
+        *((beam_search, *error) for error in (*errors(BEAM), *errors(EXACT, t2t_exact=True))),
+        *((sample_search, *error) for error in errors(SAMPLE)),
+        (sample_search, {"seed": 1, "uniform": np.zeros((3, 1, 4))}, "Expected `seed` or `unif"),
     ],
 )
 def test_searches_reject_invalid_arguments(language, search, settings, message):
@@ -137,21 +103,43 @@ def test_searches_reject_invalid_arguments(language, search, settings, message):
 @pytest.mark.parametrize(
     "sampler, settings, message",
     [
-        *(
-            (sampler, *error)
-            for sampler in (BeamSampler, GreedySampler, TopKSampler)
-            for error in (
-                ({"min_length": -1}, "Expected `min_length` to be an int of at least 0"),
-                ({"no_repeat_ngram_size": 1.5}, "Expected `no_repeat_ngram_size` to be an int"),
-                ({"repetition_penalty": 0}, "Expected `repetition_penalty` above 0"),
-            )
-        ),
-        (BeamSampler, {"alpha": -0.5}, "Expected `alpha` of at least 0 .*Received: -0.5"),
+        (sampler, *error)
+        for sampler, rows in SAMPLERS.items()
+        for error in errors([*CONSTRAINTS, *rows])
     ],
 )
 def test_samplers_reject_invalid_arguments(sampler, settings, message):
     with pytest.raises(ValueError, match=message):
         sampler(**settings)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_samplers_reject_unknown_arguments(sampler):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'beam_size'"):
+        sampler(beam_size=3)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        GreedySampler(min_length=np.int64(3), repetition_penalty=np.float32(0.5)),
+        BeamSampler(np.int32(3), np.float32(0.5), np.int64(2), np.bool_(True)),
+        TopKSampler(np.int64(3), np.float32(0.5), seed=np.int64(7), no_repeat_ngram_size=2),
+        TopPSampler(np.float16(0.5), np.uint8(4), np.float64(0.5), num_results=np.int32(2)),
+    ],
+    ids=lambda sampler: type(sampler).__name__,
+)
+def test_samplers_restore_their_config_from_json(sampler):
+    data = keras.saving.serialize_keras_object(sampler)
+    for restored in (
+        type(sampler).from_config(json.loads(json.dumps(sampler.get_config()))),
+        keras.saving.deserialize_keras_object(json.loads(json.dumps(data))),
+    ):
+        assert type(restored) is type(sampler)
+        assert restored.get_config() == sampler.get_config()
+        assert restored.settings() == sampler.settings()
+    sampler.min_length = np.int64(2)
+    assert type(sampler.get_config()["min_length"]) is int
 
 
 @pytest.mark.parametrize("search", SEARCHES)
@@ -187,9 +175,8 @@ def test_outputs_end_with_each_stop_token_id(language, search):
 
 def test_beam_search_with_several_ends_finds_all_outputs():
     row = np.log([1e-9, 0.1, 0.3, 0.4, 0.2]).astype("float32")
-    step = lambda ids, state: (ops.repeat(row[None], ops.shape(ids)[0], axis=0), state)
-    state, settings = {"x": np.zeros((1, 1))}, {"beam_size": 24, "num_results": 24, "alpha": 0.0}
-    found = beam_search(step, state, 1, 3, stop_token_ids=(1, 4), **settings)
+    settings = {"beam_size": 24, "num_results": 24, "alpha": 0.0, "stop_token_ids": (1, 4)}
+    found = beam_search(constant_step(row), STATE, 1, 3, **settings)
     words = [output for n in range(4) for output in itertools.product((2, 3), repeat=n)]
     finished = [(*output, end) for output in words if len(output) < 3 for end in (1, 4)]
     expected = [*sorted(finished, key=lambda output: -row[list(output)].sum()), *words[-8:]]

@@ -8,7 +8,7 @@ from keras import ops
 from t2t_relpos.decoding import beam_search, greedy_search
 from t2t_relpos.models import CausalLM, Transformer, TransformerConfig
 from t2t_relpos.models.config import POSITIONS
-from t2t_relpos.models.folded import FoldedLanguageModel, can_fold, fold_language_model
+from t2t_relpos.models.folded import FoldedTransformer, can_fold, fold_weights
 
 SIZES = {
     "vocab_size": 13,
@@ -74,11 +74,8 @@ def uncached_greedy(model, prompts, max_length):
 @pytest.mark.parametrize(
     "settings",
     [
-        *(
-            {"position": position, **heads}
-            for position in POSITIONS
-            for heads in ({}, UNLIKE_HEADS)
-        ),
+        *({"position": position} for position in POSITIONS),
+        *({"position": x, **UNLIKE_HEADS} for x in ("relative", "relative_v2+learned", "none")),
         {"max_relative_position": (5, 1)},
         {"max_relative_position": (0, 3)},
     ],
@@ -86,14 +83,14 @@ def uncached_greedy(model, prompts, max_length):
 )
 def test_steps_compute_the_logits_of_a_call(settings):
     model = make_model(share_heads=False, tie_embeddings=False, **settings)
-    ids = random_ids(2, 9)
+    ids = random_ids(2, 6)
     expected = ops.convert_to_numpy(model(ids))
-    found = logits_of_steps(model.step, model.encode(ids, 9), ids)
+    found = logits_of_steps(model.step, model.encode(ids, 6), ids)
     np.testing.assert_allclose(found, expected, atol=3e-5)
-    assert can_fold(model, model.blocks)
-    folded = FoldedLanguageModel(model.config, fold_language_model(model))
+    assert can_fold(model)
+    folded = FoldedTransformer(model.config, fold_weights(model))
     for growing in (False, True):
-        state, step = folded.start_search(ids[:, :0], 9, 1, growing=growing)
+        state, step = folded.start_search(ids[:, :0], 6, 1, growing=growing)
         found = logits_of_steps(step, state, ids)
         np.testing.assert_allclose(found, expected, atol=3e-5)
 
@@ -129,28 +126,32 @@ def test_distances_from_k_on_have_no_vector(share_heads, use_value_table):
     assert np.abs(expected).max() > 0.1
 
 
+def assert_continues_prompts(length, jit_compile, **settings):
+    model = make_model(**settings, **UNLIKE_HEADS)
+    prompts = random_ids(2, length)
+    found = model.generate(prompts, sampler="greedy", max_length=11, jit_compile=jit_compile)
+    np.testing.assert_array_equal(found, uncached_greedy(model, prompts, 11))
+
+
 @pytest.mark.parametrize(
-    "settings, length",
+    "length, settings",
     [
-        *(
-            ({"position": position}, length)
-            for position in ("relative_v2+sinusoidal", "learned")
-            for length in (0, 3)
-        ),
-        ({"max_relative_position": (5, 1), "share_heads": False}, 3),
+        (0, {"position": "learned"}),
+        (3, {"position": "relative_v2+sinusoidal"}),
+        (3, {"max_relative_position": (5, 1), "share_heads": False}),
     ],
     ids=str,
 )
-def test_generate_continues_prompts_as_the_uncached_model(settings, length):
-    model = make_model(**settings, **UNLIKE_HEADS)
-    prompts = random_ids(2, length)
-    found = model.generate(prompts, sampler="greedy", max_length=11)
-    np.testing.assert_array_equal(found, uncached_greedy(model, prompts, 11))
-    found = model.generate(prompts, sampler="greedy", max_length=11, jit_compile=False)
-    np.testing.assert_array_equal(found, uncached_greedy(model, prompts, 11))
+def test_generate_continues_prompts_as_the_uncached_model(length, settings, eager_searches):
+    assert_continues_prompts(length, False, **settings)
 
 
-def test_beam_search_equals_one_without_caches():
+@pytest.mark.parametrize("length, position", [(0, "relative_v2+sinusoidal"), (3, "learned")])
+def test_compiled_searches_continue_prompts_as_the_uncached_model(length, position):
+    assert_continues_prompts(length, "auto", position=position)
+
+
+def test_beam_search_equals_one_without_caches(eager_searches):
     model = make_model(position="relative_v2", **UNLIKE_HEADS)
     prompts = random_ids(2, 2)
     expected = model.generate(prompts, sampler="beam", max_length=9)
@@ -167,7 +168,7 @@ def test_beam_search_equals_one_without_caches():
     np.testing.assert_array_equal(found.ids[:, 0], expected)
 
 
-def test_samplers_accept_empty_prompts():
+def test_samplers_accept_empty_prompts(eager_searches):
     model = make_model(position="relative_v2")
     found = model.generate(np.zeros((3, 0), "int32"), sampler="top_k", max_length=8)
     assert found.shape == (3, 8) and found.max() < 13
@@ -239,11 +240,6 @@ def test_an_encoder_refuses_relative_v2():
     config = TransformerConfig(**SIZES, position="relative_v2")
     with pytest.raises(ValueError, match="self_attention_type"):
         Transformer(config)
-
-
-def test_relative_v2_needs_a_distance():
-    with pytest.raises(ValueError, match="max_relative_position"):
-        TransformerConfig(**SIZES | {"position": "relative_v2", "max_relative_position": 0})
 
 
 def test_head_sizes_replace_the_division_of_the_width():

@@ -1,12 +1,10 @@
 """Inference with a Transformer whose weights are folded, so that it needs fewer operations."""
 
-from t2t_relpos.models.folded.fold_weights import can_fold, fold_language_model, fold_weights
-from t2t_relpos.models.folded.transformer import FoldedLanguageModel, FoldedTransformer
+from t2t_relpos.models.folded.fold_weights import can_fold, fold_weights
+from t2t_relpos.models.folded.transformer import FoldedTransformer
 
 __all__ = [
-    "FoldedLanguageModel",
     "FoldedTransformer",
     "can_fold",
-    "fold_language_model",
     "fold_weights",
 ]

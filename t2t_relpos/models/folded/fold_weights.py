@@ -17,22 +17,22 @@ from t2t_relpos.layers.feed_forward import FeedForward
 from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
 from t2t_relpos.layers.residual import Residual
 from t2t_relpos.layers.t2t_variants import RelativeMultiHeadAttentionV2
+from t2t_relpos.layers.transformer_block import TransformerBlock
 
 _ATTENTIONS = (RelativeMultiHeadAttention, RelativeMultiHeadAttentionV2)
 # Keras's layers within the layers of this library.
 _KERAS_LAYERS = (keras.layers.Dense, keras.layers.Dropout)
 
 
-def can_fold(model, blocks):
-    """Returns whether folded weights are used. `GenerationMixin.generate` describes the rule.
-
-    Args:
-        model: a model with a `TransformerConfig` as attribute `config`.
-        blocks: its encoder and decoder blocks.
-    """
-    layers = model, *sublayers(model)
+def can_fold(model):
+    """Returns whether folded weights are used. `GenerationMixin.generate` describes the rule."""
+    if not _is_plain(model):
+        return False
+    layers = sublayers(model)
     return all(map(_is_plain, layers)) and all(
-        _has_known_sublayers(block, model.config) for block in blocks
+        _has_known_sublayers(layer, model.config)
+        for layer in layers
+        if isinstance(layer, TransformerBlock)
     )
 
 
@@ -74,11 +74,11 @@ def _has_known_settings(attention, config):
     )
 
 
-def fold_weights(transformer, dtype="float32", kernel_dtype="float32"):
-    """Returns the folded weights of a `Transformer`. The model does not change.
+def fold_weights(model, dtype="float32", kernel_dtype="float32"):
+    """Returns the folded weights of a `Transformer` or a `CausalLM`. The model does not change.
 
     Args:
-        transformer: a built `t2t_relpos.models.Transformer`.
+        model: a built `t2t_relpos.models.Transformer` or `CausalLM`.
         dtype: dtype of the computation, "float32" or "float64".
         kernel_dtype: dtype of the kernels, and of the products with them: "float32" or "bfloat16".
             The kernel of the logits is always float32.
@@ -101,21 +101,13 @@ def fold_weights(transformer, dtype="float32", kernel_dtype="float32"):
         An attention has `input`, `input_bias` and `output` `[N·Hv, D]`, and `output_bias`,
         `key_table` and `value_table` if the model has them, with rows for clipped distances.
         `input` is `[D, N·(2H + Hv)]` for query, key and value; in `cross` it is `[D, N·H]`, for the
-        query.
+        query. The weights of a `CausalLM` have no `cross`, and only those of `target`, `decoder`
+        and `logits`.
 
     Raises:
         ValueError: if a projection is quantized.
     """
-    return _Fold(transformer.config, dtype, kernel_dtype).weights(transformer)
-
-
-def fold_language_model(model):
-    """Returns the folded weights of a `CausalLM`, as those of a `Transformer` without `cross`.
-
-    Args:
-        model: a built `t2t_relpos.models.CausalLM`.
-    """
-    return _Fold(model.config, "float32", "float32").weights_of_language_model(model)
+    return _Fold(model.config, dtype, kernel_dtype).weights(model)
 
 
 class _Fold:
@@ -126,33 +118,34 @@ class _Fold:
         self.dtype = dtype
         self.kernel_dtype = kernel_dtype
 
-    def weights(self, transformer):
+    def weights(self, model):
+        if not hasattr(model, "encoder_layers"):  # a language model
+            return {
+                **self._embedding("target", model.embedding, model.position),
+                "decoder": [self._layer(layer) for layer in model.blocks],
+                **self._logits(model.output_embedding, model.norm),
+            }
         memory = [
             self._matrix(projection)
-            for layer in transformer.decoder_layers
+            for layer in model.decoder_layers
             for projection in _key_and_value(layer.cross_attention)
         ]
         memory, memory_bias = self._after_norm(
-            ops.concatenate(memory, axis=1), 0.0, transformer.encoder_norm
+            ops.concatenate(memory, axis=1), 0.0, model.encoder_norm
         )
-        return {
-            **self._embeddings(transformer),
-            **self._logits(transformer.output_embedding, transformer.decoder_norm),
-            "encoder": [self._layer(layer) for layer in transformer.encoder_layers],
-            "decoder": [self._layer(layer) for layer in transformer.decoder_layers],
+        weights = {
+            **self._embedding("source", model.source_embedding, model.source_position),
+            **self._embedding("target", model.target_embedding, model.target_position),
+            **self._logits(model.output_embedding, model.decoder_norm),
+            "encoder": [self._layer(layer) for layer in model.encoder_layers],
+            "decoder": [self._layer(layer) for layer in model.decoder_layers],
             "memory": self._to_kernel_dtype(memory),
             "memory_bias": _float32(memory_bias),
-            "memory_epsilon": _epsilon(transformer.encoder_norm),
+            "memory_epsilon": _epsilon(model.encoder_norm),
         }
-
-    def weights_of_language_model(self, model):
-        weights = {
-            "target": self._embedding(model.embedding),
-            "decoder": [self._layer(block) for block in model.blocks],
-            **self._logits(model.output_embedding, model.norm),
-        }
-        if self.config.added_position == "learned":
-            weights["target_positions"] = self._positions(model.position)
+        if self.config.target_space_id is not None:
+            space = self._cast(model.target_space_embedding)[self.config.target_space_id]
+            weights["space"] = _float32(self._centered(space))
         return weights
 
     def _logits(self, embedding, norm):
@@ -162,15 +155,15 @@ class _Fold:
         weights = {"logits": _float32(kernel), "logits_bias": _float32(bias)}
         return {**weights, "logits_epsilon": _epsilon(norm)}
 
-    def _embedding(self, embedding):
-        """Returns the vectors that an embedding adds to the residual stream."""
+    def _embedding(self, name, embedding, position):
+        """Returns the vectors that embeddings of ids and positions add to the residual stream."""
         table = self._cast(embedding.embeddings)
         table = ops.concatenate([ops.zeros_like(table[:1]), table[1:]], axis=0)
-        return _float32(self._centered(table * embedding.hidden_dim**0.5))
-
-    def _positions(self, position):
-        """Returns the vectors of a learned position embedding."""
-        return _float32(self._centered(self._cast(position.embeddings)))
+        weights = {name: _float32(self._centered(table * embedding.hidden_dim**0.5))}
+        if self.config.added_position == "learned":
+            positions = self._centered(self._cast(position.embeddings))
+            weights[f"{name}_positions"] = _float32(positions)
+        return weights
 
     def _to_kernel_dtype(self, kernel):
         return ops.cast(kernel, self.kernel_dtype)
@@ -200,18 +193,6 @@ class _Fold:
             return kernel, bias
         gain, offset = self._cast(norm.gamma)[:, None], self._cast(norm.beta)[:, None]
         return gain * kernel, bias + ops.sum(offset * kernel, axis=0)
-
-    def _embeddings(self, transformer):
-        config, weights = self.config, {}
-        for name in ("source", "target"):
-            weights[name] = self._embedding(getattr(transformer, f"{name}_embedding"))
-            if config.added_position == "learned":
-                positions = self._positions(getattr(transformer, f"{name}_position"))
-                weights[f"{name}_positions"] = positions
-        if config.target_space_id is not None:
-            space = self._cast(transformer.target_space_embedding)[config.target_space_id]
-            weights["space"] = _float32(self._centered(space))
-        return weights
 
     def _layer(self, layer):
         norms = {"self": layer.self_attention_residual.norm}

@@ -1,4 +1,6 @@
-"""Inference with the folded weights of a Transformer: encoding, scores, and one decoding step."""
+"""Inference with folded weights: encoding, scores, and a decoding step with its caches."""
+
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -6,21 +8,24 @@ from keras import ops
 
 from t2t_relpos.attention import attend as attend_relative
 from t2t_relpos.attention.band import Distances
-from t2t_relpos.backend import take_rows
+from t2t_relpos.attention.masks import masked_softmax
+from t2t_relpos.backend import (
+    hide_constant,
+    matmul_transposed,
+    start_indices,
+    take_rows,
+    write_slice,
+)
 from t2t_relpos.decoding import score_tokens
 from t2t_relpos.layers.embeddings import sinusoids
-from t2t_relpos.models.folded.cached_attention import (
-    MASKED_BIAS,
-    FixedCaches,
-    GrowingCaches,
-    attend,
-    has_tables,
-    table_rows,
-)
+
+# Added to a score, it makes the attention weight exactly 0 in float32.
+MASKED_BIAS = -1e9
+NAMES = ("key_table", "value_table")
 
 
 class FoldedTransformer:
-    """A `Transformer` with folded weights, for inference with fewer operations.
+    """A `Transformer` or `CausalLM` with folded weights, for inference with fewer operations.
 
     Results are equal to the model's up to rounding.
 
@@ -45,7 +50,7 @@ class FoldedTransformer:
         self.layers = FoldedLayers(config)
 
     def start_search(self, source, max_length, beam_size, *, growing=True):
-        """Encodes sources and starts a search.
+        """Encodes sources and starts a search. The search chooses the ids of prompts.
 
         Args:
             source: int32 ids `[B, S]`, padded with 0.
@@ -57,9 +62,9 @@ class FoldedTransformer:
         Returns:
             (the state, the step function) for the searches of `t2t_relpos.decoding`.
         """
-        positions = _position_table(self, "target", max_length)
-        caches = _make_caches(self, max_length, beam_size, growing=growing)
-        step = DecoderStep(self.config, self.layers, self.weights, positions, caches)
+        step = DecoderStep(self, max_length, beam_size, growing=growing)
+        if "encoder" not in self.weights:  # a language model
+            return step.start(ops.shape(source)[0]), step
         return step.start_with_source(self._encode(source), ops.not_equal(source, 0)), step
 
     def score(self, source, targets, alpha=0.0, *, return_alignments=False):
@@ -83,25 +88,22 @@ class FoldedTransformer:
         memory, is_real = self._encode(source), ops.not_equal(source, 0)
         batch, length = ops.shape(targets)
         x = take_rows(weights["target"], targets)
-        x = ops.pad(x, [[0, 0], [1, 0], [0, 0]])[:, :-1]
-        x = self._flat(self._add_positions("target", x))
+        x = self._enter("target", ops.pad(x, [[0, 0], [1, 0], [0, 0]])[:, :-1])
         for number, layer in enumerate(weights["decoder"]):
             x = self._self_attention(x, layer, (batch, length), causal=True)
             cross = layer["cross"]
-            query = layers.project(x, cross)
-            (query,) = layers.split(query, batch, length, "q")
+            (query,) = layers.split(layers.project(x, cross), batch, length, "q")
             outputs, attended = attend_relative(
                 query,
                 *memory[2 * number : 2 * number + 2],
-                *_tables(cross),
+                *map(cross.get, NAMES),
                 max_relative_position=self.config.max_relative_position,
                 key_mask=is_real,
                 query_offset=0,
             )
-            x = layers.leave(x, output_of(layers, outputs, cross), layer, "cross")
+            x = layers.leave_attention(x, outputs, layer, "cross")
             x = layers.feed_forward(x, layer)
-        x = layers.enter(x, weights["logits_epsilon"])
-        logits = dense(x, weights["logits"], weights["logits_bias"])
+        logits = layers.logits(x, weights)
         logits = ops.reshape(logits, (batch, length, self.config.vocab_size))
         return logits, ops.mean(attended, axis=1)
 
@@ -113,7 +115,7 @@ class FoldedTransformer:
         x = take_rows(weights["source"], source)
         if "space" in weights:
             x = x + weights["space"]
-        x = self._flat(self._add_positions("source", x))
+        x = self._enter("source", x)
         for layer in weights["encoder"]:
             x = self._self_attention(x, layer, sizes, key_mask=is_real)
             x = layers.feed_forward(x, layer)
@@ -126,98 +128,56 @@ class FoldedTransformer:
         projected = layers.split(layers.project(x, weights), *sizes, "qkv")
         outputs, _ = attend_relative(
             *projected,
-            *_tables(weights),
+            *map(weights.get, NAMES),
             max_relative_position=self.config.max_relative_position,
             **masks,
             return_weights=False,
         )
-        return layers.leave(x, output_of(layers, outputs, weights), layer, "self")
+        return layers.leave_attention(x, outputs, layer, "self")
 
-    def _flat(self, x):
+    def _enter(self, name, x):
+        """Returns the input of the first layer, `[B * T, D]`, from embedded ids `[B, T, D]`."""
+        table = self.positions(name, ops.shape(x)[1])
+        x = x if table is None else x + table
         return ops.reshape(x, (-1, self.config.hidden_dim))
 
-    def _add_positions(self, name, x):
-        table = _position_table(self, name, ops.shape(x)[1])
-        return x if table is None else x + table
+    def positions(self, name, length):
+        """Returns the encodings of positions 0, 1, …, `[length, D]`, or None without encodings.
 
-
-def _position_table(model, name, length):
-    """Returns the encodings of positions 0, 1, …, `[length, D]`, or None without encodings.
-
-    Args:
-        model: a folded model.
-        name: "source" or "target".
-        length: number of positions.
-    """
-    config, positions = model.config, ops.arange(length, dtype="int32")
-    if config.added_position == "learned":
-        table = model.weights[f"{name}_positions"]
-        return ops.take(table, ops.minimum(positions, table.shape[0] - 1), axis=0)
-    if config.added_position is None:
-        return None
-    table = sinusoids(positions, config.hidden_dim)
-    return table - ops.mean(table, axis=-1, keepdims=True) if config.normalize_first else table
-
-
-def output_of(layers, outputs, attention):
-    """Returns the output projection of the outputs of all heads, `[B * T, D]`."""
-    return dense(layers.merge(outputs), attention["output"], attention.get("output_bias"))
-
-
-def _tables(attention):
-    return attention.get("key_table"), attention.get("value_table")
-
-
-class FoldedLanguageModel:
-    """A `CausalLM` with folded weights. See `FoldedTransformer`.
-
-    Args:
-        config: the `TransformerConfig` of its blocks.
-        weights: the result of `fold_language_model`.
-    """
-
-    def __init__(self, config, weights):
-        self.config = config
-        self.weights = weights
-
-    def start_search(self, source, max_length, beam_size, *, growing=True):
-        """Returns (state, step function), as `FoldedTransformer.start_search`.
-
-        The search chooses the ids of the prompts, `source` `[B, S]`.
+        Args:
+            name: "source" or "target".
+            length: number of positions.
         """
-        positions = _position_table(self, "target", max_length)
-        caches = _make_caches(self, max_length, beam_size, growing=growing)
-        step = DecoderStep(self.config, FoldedLayers(self.config), self.weights, positions, caches)
-        return step.start(ops.shape(source)[0]), step
-
-
-def _make_caches(model, max_length, beam_size, *, growing):
-    """Returns the caches of a folded model. The arguments are those of `start_search`."""
-    make = GrowingCaches if growing else FixedCaches
-    return make(model.config, model.weights["decoder"], max_length, beam_size)
+        config, positions = self.config, ops.arange(length, dtype="int32")
+        if config.added_position == "learned":
+            table = self.weights[f"{name}_positions"]
+            return ops.take(table, ops.minimum(positions, table.shape[0] - 1), axis=0)
+        if config.added_position is None:
+            return None
+        table = sinusoids(positions, config.hidden_dim)
+        return table - ops.mean(table, axis=-1, keepdims=True) if config.normalize_first else table
 
 
 class DecoderStep:
     """The step function of a search: `step(ids [rows], state) -> (logits [rows, V], state)`.
 
     Rows are B · k. The keys and values of the source are stored once per sentence. The state of a
-    language model has none.
+    language model has none. In a TensorFlow graph, weights are faster as variables than as tensors,
+    because a loop does not pass them from step to step.
 
     Args:
-        config: the `TransformerConfig`.
-        layers: its `FoldedLayers`.
-        weights: `fold_weights(...)`. In a TensorFlow graph, variables are faster than tensors,
-            because a loop does not pass them from step to step.
-        positions: `[L, D]`, whose row t is added to the embeddings in step t, or None.
-        caches: `DecoderCaches`.
+        model: a `FoldedTransformer`.
+        max_length, beam_size, growing: as in its `start_search`.
     """
 
-    def __init__(self, config, layers, weights, positions, caches):
-        self.layers = layers
-        self.weights = weights
-        self.positions = positions
-        self.caches = caches
-        self.distances = Distances.of(config.max_relative_position)
+    def __init__(self, model, max_length, beam_size, *, growing):
+        self.layers = model.layers
+        self.weights = model.weights
+        # Row t is added to the embeddings in step t.
+        self.positions = model.positions("target", max_length)
+        make = GrowingCaches if growing else FixedCaches
+        self.caches = make(model.config, model.weights["decoder"], max_length, beam_size)
+        self.distances = Distances.of(model.config.max_relative_position)
 
     def start(self, batch, **source):
         """Returns the state before the first step, with one row per sentence.
@@ -259,7 +219,9 @@ class DecoderStep:
         sentences, layers, weights = state["sentences"], self.layers, self.weights
         batch = ops.shape(sentences["caches"][0])[0]
         beams = ops.shape(ids)[0] // batch
-        ancestors, cached = self.caches.open_step(sentences, state["ancestors"], batch, beams)
+        sentences, ancestors, cached = self.caches.open_step(
+            sentences, state["ancestors"], batch, beams
+        )
         x = take_rows(weights["target"], ids)
         if self.positions is not None:
             x = x + take_rows(self.positions, cached.time)
@@ -270,31 +232,19 @@ class DecoderStep:
             key, value = map(cached.add, sentences["caches"][pair], projected[1:])
             caches += [key, value]
             outputs = cached.attend(number, projected[0], key, value)
-            x = layers.leave(x, self._output(outputs, layer["self"]), layer, "self")
+            x = layers.leave_attention(x, outputs, layer, "self")
             if "cross" in layer:
                 (query,) = layers.split(layers.project(x, layer["cross"]), batch, beams, "q")
                 memory = *sentences["memory"][pair], sentences["source_bias"]
                 outputs = self._attend_to_source(layer["cross"], query, memory, cached.time)
-                x = layers.leave(x, self._output(outputs, layer["cross"]), layer, "cross")
+                x = layers.leave_attention(x, outputs, layer, "cross")
             x = layers.feed_forward(x, layer)
-        x = layers.enter(x, weights["logits_epsilon"])
-        logits = dense(x, weights["logits"], weights["logits_bias"])
-        sentences = {**cached.finish(sentences), "caches": caches}
-        return logits, {"sentences": sentences, "ancestors": ancestors}
-
-    def _output(self, outputs, attention):
-        return output_of(self.layers, outputs, attention)
+        sentences = {**sentences, "caches": caches}
+        return layers.logits(x, weights), {"sentences": sentences, "ancestors": ancestors}
 
     def _attend_to_source(self, attention, query, memory, time):
-        """Returns the outputs of a cross-attention `[B, N, k, Hv]` in step `time`.
-
-        Args:
-            attention: its folded weights.
-            query: `[B, N, k, H]`.
-            memory: keys, values and biases of the source.
-            time: number of the step, the position of the queries.
-        """
-        if not has_tables(attention):
+        """Returns the outputs of a cross-attention `[B, N, k, Hv]` in step `time`."""
+        if not any(name in attention for name in NAMES):
             return attend(query, *memory, {}, {})
         key, value, _ = memory
         sizes, length = ops.shape(query)[:3], ops.shape(key)[2]
@@ -305,11 +255,7 @@ class DecoderStep:
 
 
 class FoldedLayers:
-    """The parts that encoder and decoder layers share.
-
-    Args:
-        config: a `TransformerConfig`.
-    """
+    """The parts that encoder and decoder layers share."""
 
     def __init__(self, config):
         self.num_heads = config.num_heads
@@ -346,6 +292,18 @@ class FoldedLayers:
         x = x - ops.mean(x, axis=-1, keepdims=True)
         return self.normalize(x, layer[name]["epsilon"]) * gain + offset
 
+    def leave_attention(self, x, outputs, layer, name):
+        """Returns the residual stream after an attention with outputs `[B, N, T, Hv]`."""
+        width, attention = self.num_heads * self.value_dim, layer[name]
+        outputs = ops.reshape(ops.transpose(outputs, (0, 2, 1, 3)), (-1, width))
+        outputs = dense(outputs, attention["output"], attention.get("output_bias"))
+        return self.leave(x, outputs, layer, name)
+
+    def logits(self, x, weights):
+        """Returns the logits `[B * T, V]` of the last layer's outputs."""
+        x = self.enter(x, weights["logits_epsilon"])
+        return dense(x, weights["logits"], weights["logits_bias"])
+
     def feed_forward(self, x, layer):
         """Returns the residual stream after the feed-forward network."""
         weights = layer["feed_forward"]
@@ -357,11 +315,7 @@ class FoldedLayers:
     def split(self, x, batch, length, kinds):
         """Splits projections `[B * T, ..]` into a list of `[B, N, T, H]` and `[B, N, T, Hv]`.
 
-        Args:
-            x: the projections, next to each other.
-            batch: B.
-            length: T.
-            kinds: a character for each: "q", "k" or "v".
+        `kinds` has a character for each of them: "q", "k" or "v".
         """
         depths = [self.value_dim if kind == "v" else self.key_dim for kind in kinds]
         if len(depths) == 1:
@@ -374,11 +328,6 @@ class FoldedLayers:
         parts = zip(ops.split(x, [int(end) for end in ends[:-1]], axis=1), kinds)
         return [part for x, kind in parts for part in self.split(x, batch, length, kind)]
 
-    def merge(self, x):
-        """Merges the heads: `[B, N, T, Hv]` -> `[B * T, N * Hv]`."""
-        width = self.num_heads * self.value_dim
-        return ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (-1, width))
-
 
 def dense(x, kernel, bias=None):
     """Returns `x·kernel + bias`, computing the product in the dtype of the kernel."""
@@ -388,3 +337,211 @@ def dense(x, kernel, bias=None):
     else:
         product = ops.cast(ops.matmul(ops.cast(x, dtype), kernel), x.dtype)
     return product if bias is None else ops.add(product, bias)
+
+
+class DecoderCaches:
+    """How keys and values of all hypotheses are stored, in slots that are never reordered.
+
+    The keys and values are in the state of the search, and not in this object. Every step adds a
+    slot per hypothesis. A bias of each active hypothesis, `"ancestors"` `[rows, slots]`, hides the
+    slots of other hypotheses: it is 0 or `MASKED_BIAS`. A search reorders these biases instead of
+    the larger keys and values. The rows are the active hypotheses of all sentences.
+
+    Subclasses have these methods, where `sentences` are the other tensors of the state:
+
+    - `start(batch)`: the first `sentences` and biases.
+    - `open_step(sentences, ancestors, batch, beams)`: `sentences` of the next step, except for the
+      caches, biases with the new slots, and a `CachedStep`.
+    - `resize(sentences, ancestors, num_steps)`: both with room for `num_steps` steps.
+
+    Args:
+        config: a `TransformerConfig`.
+        decoder: folded weights of the decoder layers.
+        max_length: L, maximum number of steps. For `GrowingCaches` it may be a scalar tensor.
+        beam_size: k, as well.
+    """
+
+    def __init__(self, config, decoder, max_length, beam_size):
+        self.num_heads = config.num_heads
+        # The caches of keys and values take turns.
+        self.depths = config.head_dims * len(decoder)
+        self.decoder = decoder
+        self.max_length = max_length
+        self.beam_size = beam_size
+        self.left = Distances.of(config.max_relative_position).left
+
+
+class CachedStep(NamedTuple):
+    """One step with `DecoderCaches`.
+
+    Attributes:
+        time: number of the step, a scalar.
+        add: `add(cache, new)`, the cache `[B, N, slots, H]` with new entries `[B, N, k, H]`.
+        attend: `attend(number, query, key, value)`, the outputs `[B, N, k, Hv]` of the
+            self-attention of a layer.
+    """
+
+    time: Any
+    add: Any
+    attend: Any
+
+
+class GrowingCaches(DecoderCaches):
+    """Caches whose tensors grow with every step.
+
+    Step 0 adds one slot per hypothesis, which is 1 or k slots. Every other step adds k slots.
+    """
+
+    def __init__(self, config, decoder, max_length, beam_size):
+        super().__init__(config, decoder, max_length, beam_size)
+        # A new slot is visible to its own hypothesis only.
+        self.new_biases = MASKED_BIAS * (1.0 - ops.eye(beam_size))
+        # The table rows of all slots and layers. A step with s slots uses the last s rows.
+        ids = ops.maximum(ops.arange(1 - max_length, 1, dtype="int32") + self.left, 0)
+        ids = ops.repeat(ids, beam_size)
+        rows = [table_rows(layer["self"], ids) for layer in decoder]
+        self.tables = {name: ops.stack([each[name] for each in rows]) for name in rows[0]}
+
+    def start(self, batch):
+        length = hide_constant(0)
+        empty = {d: ops.zeros((batch, self.num_heads, length, d)) for d in set(self.depths)}
+        caches = [empty[depth] for depth in self.depths]
+        return {"caches": caches}, ops.zeros((batch, length))
+
+    def resize(self, sentences, ancestors, num_steps):
+        return sentences, ancestors
+
+    def open_step(self, sentences, ancestors, batch, beams):
+        new = ops.tile(self.new_biases[:beams, :beams], (batch, 1))
+        ancestors = ops.concatenate([ancestors, new], axis=1)
+        slots = ops.shape(ancestors)[1]
+        bias = ops.reshape(ancestors, (batch, 1, beams, slots))
+        first, count = self.max_length * self.beam_size - slots, len(self.decoder)
+        rows = {name: ops.unstack(x[..., first:, :], count) for name, x in self.tables.items()}
+        shapes = {"key_table": (batch, self.num_heads, beams, slots)}
+        shapes["value_table"] = (batch, self.num_heads, beams, self.depths[1])
+
+        def add(cache, new):
+            return ops.concatenate([cache, new], axis=2)
+
+        def attend_to_cache(number, query, key, value):
+            tables = {name: rows[name][number] for name in rows}
+            return attend(query, key, value, bias, tables, shapes)
+
+        time = (slots - 1) // self.beam_size
+        return sentences, ancestors, CachedStep(time, add, attend_to_cache)
+
+
+class FixedCaches(DecoderCaches):
+    """Caches with k slots for each of L steps from the start. A step writes its slots in place."""
+
+    def __init__(self, config, decoder, max_length, beam_size):
+        super().__init__(config, decoder, max_length, beam_size)
+        # A step reads a row for every step of the caches. The scores of later steps are masked.
+        steps = ops.arange(1 - max_length, max_length, dtype="int32")
+        ids = ops.clip(steps + self.left, 0, self.left)
+        self.tables = [table_rows(layer["self"], ids) for layer in decoder]
+
+    def start(self, batch):
+        slots = self.max_length * self.beam_size
+        sentences = {
+            "caches": [ops.zeros((batch, self.num_heads, slots, d)) for d in self.depths],
+            "time": ops.zeros((batch,), dtype="int32"),
+        }
+        return sentences, ops.zeros((batch, slots)) + MASKED_BIAS
+
+    def resize(self, sentences, ancestors, num_steps):
+        slots = num_steps * self.beam_size
+        num_new_slots = max(slots - ancestors.shape[1], 0)
+        caches = [
+            ops.pad(cache[:, :, :slots], [[0, 0], [0, 0], [0, num_new_slots], [0, 0]])
+            for cache in sentences["caches"]
+        ]
+        ancestors = ops.pad(
+            ancestors[:, :slots], [[0, 0], [0, num_new_slots]], constant_values=MASKED_BIAS
+        )
+        return {**sentences, "caches": caches}, ancestors
+
+    def open_step(self, sentences, ancestors, batch, beams):
+        time, beam_size = sentences["time"][0], self.beam_size
+        # The first step may have one row for each sentence.
+        own = time * beam_size + ops.arange(batch * beams, dtype="int32") % beams
+        slots = ops.arange(ancestors.shape[1], dtype="int32")
+        ancestors = ops.where(slots == own[:, None], 0.0, ancestors)
+        bias = ops.reshape(ancestors, (batch, 1, beams, ancestors.shape[1]))
+        steps = ancestors.shape[1] // beam_size
+        # The table rows for the keys of all steps: `[steps, H]` or `[N, steps, H]`.
+        first = self.max_length - 1 - time
+        tables = [
+            {name: _slice(table, first, steps) for name, table in of_layer.items()}
+            for of_layer in self.tables
+        ]
+
+        def add(cache, new):
+            return write_slice(cache, new, time * beam_size, axis=2)
+
+        def attend_to_cache(number, query, key, value):
+            sizes = ops.shape(query)[:3]
+            shapes = {"key_table": (*sizes, steps), "value_table": (*sizes, value.shape[-1])}
+            return attend(query, key, value, bias, tables[number], shapes, keys_per_row=beam_size)
+
+        sentences = {**sentences, "time": sentences["time"] + 1}
+        return sentences, ancestors, CachedStep(time, add, attend_to_cache)
+
+
+def _slice(table, start, length):
+    """Returns `table[..., start : start + length, :]`."""
+    zeros = (0,) * (len(table.shape) - 2)
+    start = start_indices(*zeros, start, 0)
+    return ops.slice(table, start, (*table.shape[:-2], length, table.shape[-1]))
+
+
+def matmul_table(x, table, shape, *, transpose_table=False):
+    """Returns `x` `[B, N, T, X]` times a table `[X, Y]` or `[N, X, Y]`, or its transpose.
+
+    The shape of the result, `(B, N, T, Y)`, is an argument: to read it from tensors would take a
+    few more operations in a graph.
+    """
+    # With one head, a product of rank 4 is wrong: see `t2t_relpos.attention.gather`.
+    if len(table.shape) == 3 and table.shape[0] == 1:
+        table = table[0]
+    multiply = matmul_transposed if transpose_table else ops.matmul
+    if len(table.shape) == 3:
+        return multiply(x, table)
+    width = table.shape[-1] if transpose_table else ops.shape(table)[-2]
+    return ops.reshape(multiply(ops.reshape(x, (-1, width)), table), shape)
+
+
+def attend(query, key, value, bias, tables, shapes, *, keys_per_row=1):
+    """Returns attention outputs `[B, N, k, Hv]`.
+
+    Args:
+        query: `[B, N, k, H]`.
+        key: `[B, N, S, H]`.
+        value: `[B, N, S, Hv]`.
+        bias: added to the scores, broadcasts to `[B, N, k, S]`.
+        tables: `key_table` and `value_table`. Row r, of `[R, H]` or `[N, R, H]`, is that of the
+            keys from `r * keys_per_row` to `(r + 1) * keys_per_row - 1`.
+        shapes: shapes of the products with these tables, `(B, N, k, R)` and `(B, N, k, Hv)`.
+        keys_per_row: number of consecutive keys with the same table rows, an int. Default: 1.
+    """
+    scores = matmul_transposed(query, key)
+    if "key_table" in tables:
+        by_row = matmul_table(query, tables["key_table"], shapes["key_table"], transpose_table=True)
+        if keys_per_row > 1:
+            by_row = ops.repeat(by_row, keys_per_row, axis=-1)
+        scores = scores + by_row
+    # Without a mask: the bias hides keys. This softmax does not warn about a single key.
+    weights = masked_softmax(scores + bias)
+    outputs = ops.matmul(weights, value)
+    if "value_table" in tables:
+        if keys_per_row > 1:
+            weights = ops.reshape(weights, (*shapes["value_table"][:3], -1, keys_per_row))
+            weights = ops.sum(weights, axis=-1)
+        outputs = outputs + matmul_table(weights, tables["value_table"], shapes["value_table"])
+    return outputs
+
+
+def table_rows(attention, ids):
+    """Returns a dict of the rows `ids` of each table: `[S, H]`, or `[N, S, H]` per head."""
+    return {name: ops.take(attention[name], ids, axis=-2) for name in NAMES if name in attention}
