@@ -17,20 +17,15 @@ _COMPILED_LENGTHS = (16, 32, 64)
 def n_best(
     transformer, source, length_limit, alpha, *, max_length=None, **settings
 ) -> DecodingResult:
-    """Returns the n best hypotheses of each sentence.
+    """Returns the n best hypotheses of each sentence. Missing ones have the score `ABSENT`.
 
     Args:
         transformer: as for `TranslationModule`.
         source: int32 ids `[B, S]`, padded with 0.
         length_limit: int32 `[B]`, maximum number of output ids of each sentence.
-        alpha: exponent of the length penalty.
+        alpha: exponent of the length penalty. It may be a tensor, as `beam_size` and `num_results`.
         max_length: int, required by XLA: static maximum number of output ids of any sentence.
-        **settings: `beam_size`, `num_results` and `early_stopping` of `beam_search`. `beam_size`,
-            `num_results` and `alpha` may be scalar tensors.
-
-    Returns:
-        A `DecodingResult`. If a sentence has fewer than n hypotheses, the missing ones have no ids
-        and the score `ABSENT`.
+        **settings: `beam_size`, `num_results` and `early_stopping` of `beam_search`.
     """
     growing = max_length is None
     if growing:
@@ -68,17 +63,8 @@ def compiled_lengths(max_input_length: int) -> list[int]:
 def compiled_search(transformer, settings, source, length_limit, finish, fallback):
     """Pads a batch to the next compiled sizes, and searches with the settings of an export.
 
-    Args:
-        transformer: as for `TranslationModule`.
-        settings: a `TranslationSettings`.
-        source: int32 ids `[B, S]`, padded with 0.
-        length_limit: int32 `[B]`, maximum number of output ids of each sentence.
-        finish: function of the `DecodingResult`. Its results must not depend on the sizes.
-        fallback: function without arguments that returns the same results. It is called for larger
-            batches and longer sentences.
-
-    Returns:
-        The result of `finish` or `fallback`.
+    Returns the result of `finish`, a function of the `DecodingResult`, which must not depend on the
+    sizes. Of larger batches and longer sentences, returns that of `fallback()`.
     """
     lengths = compiled_lengths(settings.max_input_length)
     batch = _count_below(COMPILED_BATCH_SIZES, source, axis=0)

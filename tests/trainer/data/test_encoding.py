@@ -32,12 +32,13 @@ class CountedCorpus(Corpus):
 
 
 class Letters:
-    """A tokenizer without a vocabulary: ids are code points."""
+    """A tokenizer without a vocabulary: ids are code points, and EOS."""
 
     fingerprint, unk_id, byte_ids = "letters", -1, range(0)
 
     def tokenize(self, strings):
-        return tf.strings.unicode_decode(strings, "UTF-8")
+        ids = tf.strings.unicode_decode(strings, "UTF-8")
+        return tf.concat([ids, tf.ones([ids.nrows(), 1], tf.int32)], axis=1)
 
     def count_normalized(self, texts):
         return 0
@@ -201,5 +202,5 @@ def test_empty_corpus_raises():
 def test_spaces_around_a_sentence_have_no_ids():
     """SentencePiece ignores them. tensor2tensor removes them when it reads lines."""
     pairs = encode_pairs(PairCorpus(((" \t", "a b "), ("x", "\rc"))), LETTERS)
-    assert pairs.sources.lengths.tolist() == [0, 1]
-    assert sequences(pairs.targets) == [[97, 32, 98], [99]]
+    assert pairs.sources.lengths.tolist() == [1, 2]
+    assert sequences(pairs.targets) == [[97, 32, 98, 1], [99, 1]]
