@@ -221,6 +221,7 @@ def test_training_on_two_devices_of_tensorflow():
     pytest.importorskip("tensorflow")
     sizes = [*SIZES, "--pairs=3", "--preset=one_layer", "--logical_gpus=2", "--budget_s=900"]
     variables = environment(KERAS_BACKEND="tensorflow", CUDA_VISIBLE_DEVICES="")
+    variables["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # Compiles faster.
     output = run_python("-c", ONLY_TRAINING, "--allow_cpu", *sizes, env=variables).stdout
     rows = table(output)
     assert [row[:2] for row in rows] == [["1", "no"], ["2", "no"], ["2", "yes"], ["1", "yes"]]

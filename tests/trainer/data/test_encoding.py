@@ -101,12 +101,10 @@ def test_cache_is_used_until_corpus_or_tokenizer_change(synthetic_pairs, tokeniz
         ("target.ids", lambda file: os.truncate(file, 400)),
         ("target.ids", lambda file: os.truncate(file, 0)),
         ("source.ids", lambda file: os.truncate(file, 401)),
-        ("source.ids", lambda file: file.unlink()),
         ("source.ids", lambda file: file.write_bytes(bytes(file.stat().st_size))),
-        ("source.ids", lambda file: file.write_bytes(file.read_bytes() + bytes(4))),
+        ("source.offsets", lambda file: file.unlink()),
         ("target.offsets", lambda file: os.truncate(file, 80)),
         ("target.offsets", lambda file: file.write_bytes(bytes(file.stat().st_size))),
-        ("report.json", lambda file: file.unlink()),
         ("report.json", lambda file: os.truncate(file, 20)),
         ("report.json", lambda file: file.write_text("{}")),
     ],
@@ -191,6 +189,15 @@ def test_padded_sequences():
     padded = side.padded(np.array([1, 2, 0]), width=5)
     assert padded.tolist() == [[7, 8, 9, 1, 0], [1, 0, 0, 0, 0], [5, 1, 0, 0, 0]]
     assert padded.dtype == np.int32
+
+
+def test_pair_corpus_has_sides_and_a_fingerprint_of_its_pairs(synthetic_pairs):
+    corpus = PairCorpus(synthetic_pairs)
+    assert list(corpus) == list(corpus) == list(synthetic_pairs)
+    assert (tuple(corpus.sources()), tuple(corpus.targets())) == tuple(zip(*synthetic_pairs))
+    assert list(corpus.sentences())[:4] == [*synthetic_pairs[0], *synthetic_pairs[1]]
+    assert corpus.fingerprint == PairCorpus(synthetic_pairs).fingerprint
+    assert corpus.fingerprint != PairCorpus(synthetic_pairs[1:]).fingerprint
 
 
 def test_empty_corpus_raises():
