@@ -145,8 +145,6 @@ class Chunks:
 
     def rows(self, chunk: int) -> np.ndarray:
         """Returns the indices of the pairs of a chunk in ascending order, int64."""
-        if self.count == 1:
-            return np.arange(self.pairs)
         starts = np.arange(chunk * self.block, self.pairs, self.count * self.block)
         rows = (starts[:, None] + np.arange(self.block)).ravel()
         return rows[rows < self.pairs]

@@ -115,9 +115,8 @@ def read_tfds(
             ~/tensorflow_datasets.
 
     Raises:
-        ValueError: if TensorFlow Datasets has no such set, or the set does not have these
-            languages, or can't be prepared.
-        MissingSplitError: if the set does not have the split. It is a subclass of ValueError.
+        ValueError: if there is no such set, or it does not have these languages, or can't be
+            prepared. If it does not have the split, a `MissingSplitError`.
     """
     builder, pair = _translation_builder(name, direction, data_dir)
     try:

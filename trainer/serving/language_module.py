@@ -28,10 +28,7 @@ class LanguageModule(tf.Module):
     With `settings.sampler="random"`, `generate` and `generate_text` have the argument `seed`, an
     int32 scalar. Equal requests have equal outputs.
 
-    Args:
-        model: a `t2t_relpos.models.CausalLM`.
-        tokenizer: a `trainer.data.tokenizer.Tokenizer`, or None for a module without texts.
-        settings: the options. Default: `GenerationSettings()`.
+    Without a tokenizer, the module has no functions of texts.
 
     Attributes:
         max_length: largest number of ids of an output.

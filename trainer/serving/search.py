@@ -1,6 +1,7 @@
 """Beam search of an exported model: for all sizes, or compiled by XLA for a few sizes."""
 
 import functools
+import itertools
 
 import tensorflow as tf
 
@@ -66,42 +67,35 @@ def compiled_search(transformer, settings, source, length_limit, finish, fallbac
     Returns the result of `finish`, a function of the `DecodingResult`, which must not depend on the
     sizes. Of larger batches and longer sentences, returns that of `fallback()`.
     """
+    batch, length = tf.unstack(tf.shape(source))
+
+    @tf.function(jit_compile=True, autograph=False)
+    def search(source, length_limit):
+        return n_best(
+            transformer,
+            source,
+            length_limit,
+            settings.alpha,
+            max_length=source.shape[1] + settings.extra_length,
+            beam_size=settings.beam_size,
+            num_results=1,
+            early_stopping=settings.early_stopping,
+        )
+
+    def pad_and_search(rows, columns):
+        padded = tf.pad(source, [[0, rows - batch], [0, columns - length]])
+        limits = tf.pad(length_limit, [[0, rows - batch]])
+        found = search(tf.ensure_shape(padded, [rows, columns]), tf.ensure_shape(limits, [rows]))
+        return finish(type(found)(*(part[:batch] for part in found)))
+
     lengths = compiled_lengths(settings.max_input_length)
-    batch = _count_below(COMPILED_BATCH_SIZES, source, axis=0)
-    length = _count_below(lengths, source, axis=1)
-    is_compiled = (batch < len(COMPILED_BATCH_SIZES)) & (length < len(lengths))
-    search = functools.partial(_search_compiled, transformer, settings)
-    branches = [
-        functools.partial(_pad_and_search, search, (rows, columns), source, length_limit, finish)
-        for rows in COMPILED_BATCH_SIZES
-        for columns in lengths
-    ]
-    index = tf.where(is_compiled, batch * len(lengths) + length, -1)
+    sizes = itertools.product(COMPILED_BATCH_SIZES, lengths)
+    branches = [functools.partial(pad_and_search, *size) for size in sizes]
+    row, column = _count_below(COMPILED_BATCH_SIZES, batch), _count_below(lengths, length)
+    is_compiled = (row < len(COMPILED_BATCH_SIZES)) & (column < len(lengths))
+    index = tf.where(is_compiled, row * len(lengths) + column, -1)
     return tf.switch_case(index, dict(enumerate(branches)), default=fallback)
 
 
-def _search_compiled(transformer, settings, source, length_limit):
-    return n_best(
-        transformer,
-        source,
-        length_limit,
-        settings.alpha,
-        max_length=source.shape[1] + settings.extra_length,
-        beam_size=settings.beam_size,
-        num_results=1,
-        early_stopping=settings.early_stopping,
-    )
-
-
-def _pad_and_search(search, size, source, length_limit, finish):
-    batch, length = tf.unstack(tf.shape(source))
-    source = tf.pad(source, [[0, size[0] - batch], [0, size[1] - length]])
-    length_limit = tf.pad(length_limit, [[0, size[0] - batch]])
-    compiled = tf.function(search, jit_compile=True, autograph=False)
-    found = compiled(tf.ensure_shape(source, size), tf.ensure_shape(length_limit, size[:1]))
-    return finish(type(found)(*(part[:batch] for part in found)))
-
-
-def _count_below(sizes, source, axis):
-    """Returns the number of `sizes` that are below the size of `source`."""
-    return tf.reduce_sum(tf.cast(tf.constant(sizes) < tf.shape(source)[axis], tf.int32))
+def _count_below(sizes, size):
+    return tf.reduce_sum(tf.cast(tf.constant(sizes) < size, tf.int32))

@@ -88,17 +88,13 @@ def split(batch: dict, device_tokens: int) -> dict:
 
 
 def accumulate(compute: Callable, parts: dict, like, states: list[tf.Tensor]):
-    """Returns the sums of a function's values over all micro-batches.
+    """Returns the sums of a function's values over all micro-batches, and the last states.
 
     Args:
-        compute: `compute(part, number) -> (values, ..., states)`. The values are summed. The states
-            are equal for all micro-batches.
+        compute: `compute(part, number) -> (values, ..., states)`.
         parts: micro-batches, from `split`.
         like: tensors or variables with the structure, shapes and dtypes of the values.
         states: tensors with the shapes and dtypes of the states.
-
-    Returns:
-        The sums, ..., and the states of the last micro-batch.
     """
     count = tf.shape(next(iter(parts.values())))[0]
 

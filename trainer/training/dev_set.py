@@ -1,5 +1,6 @@
 """Evaluation of a model on the dev set during training, its results, and BLEU and chrF."""
 
+import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -171,6 +172,7 @@ class DevTranslator:
         return DevScores(bleu, chrf, [Sample(*self._pairs[i], hypotheses[i]) for i in rows])
 
 
+@dataclasses.dataclass(frozen=True)
 class DevEvaluator:
     """Evaluates a model on the dev set, and saves and reports the results.
 
@@ -185,48 +187,37 @@ class DevEvaluator:
         from_chief: function that broadcasts a value from the chief to all workers.
     """
 
-    def __init__(
-        self,
-        steps: Steps,
-        every: int,
-        batches: tf.data.Dataset,
-        evaluations: DevResults,
-        *,
-        reports: Sequence = (),
-        translate: DevTranslator | None = None,
-        best: BestCheckpoints | None = None,
-        from_chief: Callable[[float | None], float | None] = lambda value: value,
-    ):
-        self._steps = steps
-        self._every = every
-        self._batches = batches
-        self._evaluations = evaluations
-        self._reports = reports
-        self._translate = translate
-        self._best = best
-        self._from_chief = from_chief
+    steps: Steps
+    every: int
+    batches: tf.data.Dataset
+    evaluations: DevResults
+    _: dataclasses.KW_ONLY
+    reports: Sequence = ()
+    translate: DevTranslator | None = None
+    best: BestCheckpoints | None = None
+    from_chief: Callable[[float | None], float | None] = lambda value: value
 
     def evaluate_if_due(self, model: keras.Model):
         """Evaluates the model if the step is due and has no result. A signal interrupts it."""
-        step = self._steps.step
-        is_due = step and (step % self._every == 0 or step >= self._steps.last)
-        if not is_due or step in self._evaluations or self._steps.interrupted:
+        step = self.steps.step
+        is_due = step and (step % self.every == 0 or step >= self.steps.last)
+        if not is_due or step in self.evaluations or self.steps.interrupted:
             return
         logs = model.evaluate(
-            shard(self._batches, model.distribute_strategy),
-            steps=int(self._batches.cardinality()),
+            shard(self.batches, model.distribute_strategy),
+            steps=int(self.batches.cardinality()),
             verbose=0,
-            callbacks=[self._steps],
+            callbacks=[self.steps],
             return_dict=True,
         )
-        dev = self._translate and self._translate(lambda: self._steps.interrupted)
-        if self._steps.interrupted:
+        dev = self.translate and self.translate(lambda: self.steps.interrupted)
+        if self.steps.interrupted:
             return
-        scores = map(self._from_chief, (dev.bleu, dev.chrf) if dev else (None, None))
-        result = DevResult(self._steps.step, logs["loss"], logs["accuracy"], *scores)
+        scores = map(self.from_chief, (dev.bleu, dev.chrf) if dev else (None, None))
+        result = DevResult(self.steps.step, logs["loss"], logs["accuracy"], *scores)
         # Write the checkpoint first: a run killed before `add` evaluates again after it resumes.
-        if self._best is not None:
-            self._best.offer(model, result.step, self._evaluations.score(result))
-        self._evaluations.add(result)
-        for report in self._reports:
+        if self.best is not None:
+            self.best.offer(model, result.step, self.evaluations.score(result))
+        self.evaluations.add(result)
+        for report in self.reports:
             report.evaluated(result, dev.samples if dev else [])

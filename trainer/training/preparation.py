@@ -142,11 +142,8 @@ def plan(config: RunConfig, directory: ModelDirectory) -> tuple[RunConfig, Trans
 def prepare(config: RunConfig, directory: ModelDirectory, *, is_chief: bool = True) -> Preparation:
     """Returns the `Preparation` of a run. Missing files are written.
 
-    Args:
-        config: the settings. They are resolved here.
-        directory: a writable model directory.
-        is_chief: whether this process may remove the settings of an earlier start that trained
-            nothing, and replace vocabularies that it made.
+    `is_chief`: whether this process may remove the settings of an earlier start that trained
+    nothing, and replace vocabularies that it made.
 
     Raises:
         ValueError: if settings, data or the model directory are invalid.
@@ -187,9 +184,17 @@ def prepare(config: RunConfig, directory: ModelDirectory, *, is_chief: bool = Tr
         cache = directory.path / "ids" / split
         return corpora[split] and encode_pairs(corpora[split], tokenizers, cache_dir=cache)
 
-    dev = corpora["dev"], encode("dev")
-    model = tokenizers, is_new, architecture
-    return Preparation(config, start.parent, *model, encode("train"), *dev, contents)
+    return Preparation(
+        config=config,
+        parent=start.parent,
+        tokenizers=tokenizers,
+        is_new=is_new,
+        architecture=architecture,
+        train_pairs=encode("train"),
+        dev_corpus=corpora["dev"],
+        dev_pairs=encode("dev"),
+        contents=contents,
+    )
 
 
 def _plan(requested, directory, *, is_chief):

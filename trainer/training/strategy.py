@@ -75,9 +75,6 @@ def make_strategy(name: str, logical_devices: int = 0) -> tf.distribute.Strategy
             or their CPUs; waits for a process on each.
         logical_devices: with "mirrored", split the CPU into this number of devices instead of using
             GPUs. TensorFlow must not have been used in the process.
-
-    Raises:
-        ValueError: if the devices are not available, or if TF_CONFIG is missing or invalid.
     """
     if logical_devices and name != "mirrored":
         raise ValueError(

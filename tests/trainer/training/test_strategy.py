@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from t2t_relpos.attention import dispatch
-from t2t_relpos.layers import TransformerEncoder
+from t2t_relpos.layers import RelativeMultiHeadAttention
 from trainer.config import RunConfig
 from trainer.training import strategy
 from trainer.training.strategy import (
@@ -17,6 +17,8 @@ from trainer.training.strategy import (
     with_devices,
     workers_of,
 )
+
+RUN = {"preset": "tiny", "model_dir": "x", "data": "any"}
 
 
 def test_strategy_named_one_is_the_default_of_tensorflow():
@@ -53,40 +55,37 @@ def with_gpus(monkeypatch):
 )
 def test_strategy_and_xla_of_a_machine(gpus, settings, expected, with_gpus):
     with_gpus(gpus)
-    config = with_devices(RunConfig(preset="tiny", model_dir="x", data="any", **settings))
+    config = with_devices(RunConfig(**RUN, **settings))
     assert (config.strategy, config.jit_compile) == expected
 
 
 @pytest.mark.parametrize(
-    ("gpus", "recorded", "settings", "expected"),
+    ("gpus", "strategy", "jit_compile", "settings", "expected"),
     [
-        (2, ("mirrored", True), {}, True),
-        (2, ("mirrored", True), {"jit_compile": False}, False),
-        (2, ("mirrored", True), {"deterministic": True}, False),
-        (2, ("mirrored", False), {"jit_compile": True}, True),
-        (2, ("one", True), {}, False),
-        (1, ("one", False), {}, False),
-        (1, ("mirrored", False), {}, True),
-        (0, ("one", True), {}, True),
-        (2, ("mirrored", True), {"strategy": "multiworker"}, False),
+        (2, "mirrored", True, {}, True),
+        (2, "mirrored", True, {"jit_compile": False}, False),
+        (2, "mirrored", True, {"deterministic": True}, False),
+        (2, "mirrored", False, {"jit_compile": True}, True),
+        (2, "one", True, {}, False),
+        (1, "one", False, {}, False),
+        (1, "mirrored", False, {}, True),
+        (0, "one", True, {}, True),
+        (2, "mirrored", True, {"strategy": "multiworker"}, False),
     ],
 )
 def test_resumed_run_keeps_xla_with_the_same_strategy(
-    gpus, recorded, settings, expected, with_gpus
+    gpus, strategy, jit_compile, settings, expected, with_gpus
 ):
     with_gpus(gpus)
-    config = RunConfig(preset="tiny", model_dir="x", data="any", **settings)
-    recorded = dict(zip(("strategy", "jit_compile"), recorded))
-    assert with_devices(config, recorded).jit_compile is expected
+    recorded = {"strategy": strategy, "jit_compile": jit_compile}
+    assert with_devices(RunConfig(**RUN, **settings), recorded).jit_compile is expected
 
 
 @pytest.mark.parametrize("error", [None, "InternalError: no libdevice"])
 def test_run_continues_without_xla_if_a_small_program_fails(error, monkeypatch, caplog):
     checked = []
     monkeypatch.setattr(strategy, "xla_error", lambda devices: checked.append(devices) or error)
-    config = RunConfig(
-        preset="tiny", model_dir="x", data="any", strategy="mirrored", jit_compile=True
-    )
+    config = RunConfig(**RUN, strategy="mirrored", jit_compile=True)
     assert check_xla(config, "devices").jit_compile is (error is None)
     assert checked == ["devices"]
     line = "Training continues without XLA. A small compiled program failed: " + str(error)
@@ -98,7 +97,7 @@ def test_run_continues_without_xla_if_a_small_program_fails(error, monkeypatch, 
 )
 def test_no_program_runs_without_xla_or_on_one_device(settings, monkeypatch):
     monkeypatch.setattr(strategy, "xla_error", None)
-    config = with_devices(RunConfig(preset="tiny", model_dir="x", data="any", **settings))
+    config = with_devices(RunConfig(**RUN, **settings))
     assert check_xla(config, "devices") is config
 
 
@@ -115,17 +114,17 @@ def test_mirrored_strategy_selects_the_attention_of_gpus(with_gpus, monkeypatch)
     monkeypatch.setattr(dispatch, "select", recording_select)
     one = tf.distribute.MirroredStrategy(["CPU:0"])
     with one.scope():
-        layer = TransformerEncoder(7, 2, max_relative_position=2)
-        layer.build((None, None, 6))
+        layer = RelativeMultiHeadAttention(2, 3, max_relative_position=2)
+        layer.build((None, None, 6), (None, None, 6))
     run = tf.function(
-        lambda x: one.run(lambda: layer(x, training=True)),
+        lambda x: one.run(lambda: layer(x, x, training=True)),
         input_signature=[tf.TensorSpec((None, None, 6))],
     )
     x = np.random.default_rng(3).normal(size=(2, 101, 6)).astype("float32")
     found = run(x)
     assert calls == [("gpu", False, ["full_matrix", "scanned_blocks"])]
     with_gpus(0)
-    np.testing.assert_allclose(found, layer(x, training=False), atol=1e-5)
+    np.testing.assert_allclose(found, layer(x, x), atol=1e-5)
 
 
 @pytest.mark.parametrize(
