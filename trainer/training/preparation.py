@@ -49,6 +49,7 @@ class Preparation:
     """
 
     config: RunConfig
+    directory: ModelDirectory
     parent: ModelDirectory | None
     tokenizers: Tokenizers
     is_new: bool
@@ -186,6 +187,7 @@ def prepare(config: RunConfig, directory: ModelDirectory, *, is_chief: bool = Tr
 
     return Preparation(
         config=config,
+        directory=directory,
         parent=start.parent,
         tokenizers=tokenizers,
         is_new=is_new,
