@@ -12,9 +12,13 @@ from programs import loaded
 from subprocesses import ROOT, environment, run_python
 
 from benchmarks.workers import take_turns
+from t2t_relpos.models import PRESETS
 
-SIZES = ["--lengths=8,5,11", "--batch_tokens=16", "--preset=tiny"]
+SIZES = ["--lengths=8,5,11", "--batch_tokens=16"]
 SIZES += ["--vocab_size=11", "--pairs=2", "--pair_length=4"]
+# The smallest preset takes long to compile.
+ONE_LAYER = {"num_encoder_layers": 1, "num_decoder_layers": 1, "num_heads": 2}
+ONE_LAYER |= {"hidden_dim": 8, "intermediate_dim": 11}
 FLASH = [] if keras.backend.backend() == "tensorflow" else ["flash"]
 NAMES = [*FLASH, "relative", "relative_linear", "plain"]
 if keras.backend.backend() == "torch":
@@ -25,10 +29,11 @@ else:
 
 
 @pytest.fixture
-def check():
+def check(monkeypatch):
     """Returns the module of the program, with tiny sizes."""
+    monkeypatch.setitem(PRESETS, "one_layer", PRESETS["tiny"] | ONE_LAYER)
     with loaded("benchmarks.accelerator.check") as program:
-        flags.FLAGS(["check", *SIZES])
+        flags.FLAGS(["check", *SIZES, "--preset=one_layer"])
         yield program
 
 
@@ -193,20 +198,18 @@ def test_the_program_needs_no_tensorflow(backend, tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text(hidden)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("KERAS_BACKEND", backend)
-    flags_of_run = ["--allow_cpu", *SIZES, "--lengths=8", "--budget_s=900"]
+    flags_of_run = ["--allow_cpu", *SIZES, "--preset=tiny", "--lengths=8", "--budget_s=900"]
     output = run("accelerator.check", *flags_of_run).stdout
     assert output.startswith(f"CPU, {backend} ") and " 16 passed" in output
     assert len(table(output)) == 4 * 4 + 2
     assert "Failed: nothing.\nNot measured: nothing.\n" in output
 
 
-# The smallest preset takes long to compile.
-ONLY_TRAINING = """
+ONLY_TRAINING = f"""
 from absl import app
 from benchmarks.accelerator import check
 from t2t_relpos.models import PRESETS
-layers = {"num_encoder_layers": 1, "num_decoder_layers": 1, "num_heads": 2}
-PRESETS["one_layer"] = {**PRESETS["tiny"], **layers, "hidden_dim": 8, "intermediate_dim": 11}
+PRESETS["one_layer"] = PRESETS["tiny"] | {ONE_LAYER}
 check.RUNS = 4
 check.Check.run_tests = check.Check.compare = lambda *_: None
 app.run(check.main)
@@ -218,6 +221,7 @@ def test_training_on_two_devices_of_tensorflow():
     pytest.importorskip("tensorflow")
     sizes = [*SIZES, "--pairs=3", "--preset=one_layer", "--logical_gpus=2", "--budget_s=900"]
     variables = environment(KERAS_BACKEND="tensorflow", CUDA_VISIBLE_DEVICES="")
+    variables["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # Compiles faster.
     output = run_python("-c", ONLY_TRAINING, "--allow_cpu", *sizes, env=variables).stdout
     rows = table(output)
     assert [row[:2] for row in rows] == [["1", "no"], ["2", "no"], ["2", "yes"], ["1", "yes"]]

@@ -48,7 +48,7 @@ def test_unknown_characters_are_not_blamed_on_a_new_vocabulary(parent, child, sm
     files = {"train_target": str(tmp_path / "chinese")}
     config = small_run.config(child.path, **settings(parent, **files))
     prepared = preparation.prepare(config, ModelDirectory.create(child.path))
-    report = prepared.describe(SimpleNamespace(trainable_variables=[]), 1)
+    report = preparation.describe(prepared, SimpleNamespace(trainable_variables=[]), 1)
     assert "of the tokens of the target are unknown" in report
     assert "Replace these characters in the text, or train a new model with --preset" in report
     assert "Train the vocabulary" not in report

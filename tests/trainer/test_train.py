@@ -408,7 +408,7 @@ def test_report_of_the_text(tmp_path, small_run, capsys):
     files |= {"dev_target": str(tmp_path / "chinese"), "dev_bleu": True}
     prepared = preparation.prepare(small_run.config(directory.path, **files), directory)
     assert prepared.config.normalization == "nmt_nfkc" and prepared.config.byte_fallback is False
-    lines = prepared.describe(SimpleNamespace(trainable_variables=[]), 1).splitlines()
+    lines = preparation.describe(prepared, SimpleNamespace(trainable_variables=[]), 1).splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("Training data: "))
     train, source, target, dev, _, dev_target, unknown, bleu = lines[start : start + 8]
     assert " 0 unknown (0.00%), normalization changes 0 of 12 lines" in source

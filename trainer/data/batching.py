@@ -96,12 +96,7 @@ def evaluation_batches(
     """Returns a dataset of batches of all pairs in order, with known cardinality.
 
     `batch_tokens` and the format are those of `training_batches`. A longer pair is a batch.
-    All lengths are held in memory.
-
-    Args:
-        pairs: the encoded corpus.
-        batch_tokens: maximum number of tokens of the longer side in a batch.
-        used: indices of the pairs, at least one. Default: all.
+    All lengths are held in memory. `used` are indices of at least one pair. Default: all.
     """
     used = np.arange(len(pairs)) if used is None else used
     starts, longest = [0], 0
@@ -150,22 +145,13 @@ class Chunks:
 
     def rows(self, chunk: int) -> np.ndarray:
         """Returns the indices of the pairs of a chunk in ascending order, int64."""
-        if self.count == 1:
-            return np.arange(self.pairs)
         starts = np.arange(chunk * self.block, self.pairs, self.count * self.block)
         rows = (starts[:, None] + np.arange(self.block)).ravel()
         return rows[rows < self.pairs]
 
 
 class BatchOrder:
-    """The assignment of pairs to batches in a training run. Its arguments: see `training_batches`.
-
-    Attributes:
-        batches_per_epoch: number of batches in every epoch.
-
-    Raises:
-        ValueError: if all pairs are skipped, or the longest pair does not fit into a batch.
-    """
+    """The assignment of pairs to batches in a run. Its arguments: see `training_batches`."""
 
     def __init__(
         self,
@@ -232,8 +218,7 @@ class BatchOrder:
         counts, longest = [], 0
         for chunk in range(len(self.chunks)):
             _, lengths = self._used_pairs(chunk)
-            buckets = self._buckets(lengths)
-            counts.append(np.bincount(buckets, minlength=len(self.boundaries)))
+            counts.append(np.bincount(self._buckets(lengths)))
             longest = max(longest, lengths.max(initial=0))
         self._check(longest)
         return [self._count_chunk_batches(pairs) for pairs in counts]
@@ -292,10 +277,7 @@ def is_blank(lengths: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class LengthReport:
-    """Numbers of pairs that training uses and skips. `str` returns a summary.
-
-    `buckets` is the number of buckets that have a pair to train on. `unit`: see `EncodedPairs`.
-    """
+    """Numbers of pairs that training uses and skips, and of buckets with a pair to train on."""
 
     pairs: int
     too_long: int
@@ -306,7 +288,6 @@ class LengthReport:
 
     @property
     def used(self) -> int:
-        """Number of pairs to train on."""
         return self.pairs - self.too_long - self.blank
 
     def __str__(self):
@@ -316,7 +297,6 @@ class LengthReport:
         )
 
     def describe_blank(self) -> str:
-        """Returns the number of blank pairs with a description."""
         return f"{self.blank} {'with a blank side' if self.unit == 'pairs' else 'blank'}"
 
 

@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 _BATCH_SIZE = 1024
 _HASHED_BYTES = 1 << 26  # Of larger splits, only sizes are compared: hashing takes seconds.
@@ -18,9 +19,6 @@ class Corpus(abc.ABC):
 
     Every iteration yields the same pairs of str, in the same order. The corpus of a language model
     has one side: it yields tuples of one str, which is source and target in the methods.
-
-    Attributes:
-        sides: `PAIR` or `TEXT`.
     """
 
     sides: tuple[str, ...] = PAIR
@@ -34,11 +32,9 @@ class Corpus(abc.ABC):
         """Cache key for data derived from the corpus. It changes if the pairs change."""
 
     def sources(self) -> Iterator[str]:
-        """Yields the source sentences, in order."""
         return (example[0] for example in self)
 
     def targets(self) -> Iterator[str]:
-        """Yields the translations, in order."""
         return (example[-1] for example in self)
 
     def sentences(self) -> Iterator[str]:
@@ -119,9 +115,8 @@ def read_tfds(
             ~/tensorflow_datasets.
 
     Raises:
-        ValueError: if TensorFlow Datasets has no such set, or the set does not have these
-            languages, or can't be prepared.
-        MissingSplitError: if the set does not have the split. It is a subclass of ValueError.
+        ValueError: if there is no such set, or it does not have these languages, or can't be
+            prepared. If it does not have the split, a `MissingSplitError`.
     """
     builder, pair = _translation_builder(name, direction, data_dir)
     try:
@@ -138,14 +133,8 @@ def read_tfds(
     return TfdsCorpus(name, split, *pair, data_dir)
 
 
-@dataclass(frozen=True)
-class MissingData:
-    """A translation set that is not on disk.
-
-    Attributes:
-        folder: folder that it would be written to.
-        download_size, prepared_size: bytes, or None if TensorFlow Datasets does not know them.
-    """
+class MissingData(NamedTuple):
+    """A translation set that is not on disk. Sizes in bytes are None if they are not known."""
 
     folder: str
     download_size: int | None
@@ -153,13 +142,7 @@ class MissingData:
 
 
 def find_missing(name: str, direction: str | None, data_dir: str | None) -> MissingData | None:
-    """Returns the sizes of a set that `read_tfds` would download, or None if it is on disk.
-
-    Nothing is downloaded or written.
-
-    Raises:
-        ValueError: as `read_tfds`.
-    """
+    """Returns the sizes of a set that `read_tfds` would download, or None if it is on disk."""
     builder, _ = _translation_builder(name, direction, data_dir)
     if Path(builder.data_dir).exists():
         return None
@@ -174,7 +157,6 @@ class _UrlRecorder:
         self.urls = set()
 
     def download_and_extract(self, urls):
-        """Records the addresses, and returns a path for each."""
         import tensorflow as tf
 
         self.urls.update(tf.nest.flatten(urls))
@@ -183,7 +165,6 @@ class _UrlRecorder:
     download = download_and_extract
 
     def extract(self, paths):
-        """Returns the paths of archives that the user has downloaded."""
         return paths
 
 

@@ -160,7 +160,6 @@ def _trainable_lines(sentences) -> Iterator[str]:
     """Yields sentences in a form that SentencePiece does not skip.
 
     Long ones are split at spaces, which makes no difference: BPE counts the pairs inside words.
-    Only words that are longer than the limit are divided.
     """
     for sentence in sentences:
         sentence = sentence.replace(_RESERVED, " ")

@@ -220,13 +220,9 @@ class LongestMatch:
         self._node_ids = np.array(node_ids, np.int32)
 
     def __call__(self, words: tf.Tensor) -> tf.RaggedTensor:
-        """Returns the ids of words.
+        """Returns the ids of words `[W]`, a RaggedTensor `[W, (ids)]`.
 
-        Args:
-            words: string `[W]`, UTF-8.
-
-        Returns:
-            int32 RaggedTensor `[W, (ids)]`. A character at which no subtoken starts has the id -1.
+        A character at which no subtoken starts has the id -1.
         """
         characters = tf.strings.unicode_decode(words, "UTF-8")
         position = tf.range(tf.size(characters.values), dtype=tf.int64)
@@ -309,10 +305,7 @@ def _edge(node, character):
 
 
 def _make_trie(ids):
-    """Returns a trie: {edge: node}, and for every node the id of the subtoken that ends there.
-
-    The id is -1 if no subtoken ends at a node. The root is node 0.
-    """
+    """Returns a trie from node 0: {edge: node}, and the id of the subtoken at each node or -1."""
     children, node_ids = {}, [-1]
     for subtoken, subtoken_id in ids.items():
         node = 0

@@ -43,14 +43,9 @@ _FORMATS = {
 
 @dataclass(frozen=True)
 class TextCorpus(Corpus):
-    """A corpus in text files, read as a stream.
+    """A corpus in text files, read as a stream: files and hashes of the lines of each side.
 
     Create it with `read_text` or `read_one_side`, which check the files.
-
-    Args:
-        files: the files of each side, in corresponding order.
-        contents: hashes of the lines of each side.
-        sides: names of the sides.
     """
 
     files: tuple[tuple[Path, ...], ...]
@@ -109,14 +104,7 @@ def read_text(source: str, target: str) -> TextCorpus:
 
 
 def read_one_side(text: str) -> TextCorpus:
-    """Returns the lines of text files as the corpus of a language model, after checking the files.
-
-    Args:
-        text: path of a file, or several paths separated by commas, as in `read_text`.
-
-    Raises:
-        ValueError: as `read_text`, for one side.
-    """
+    """Returns the lines of text files as the corpus of a language model, as `read_text`."""
     files, content = _split_paths(text), hashlib.blake2b(digest_size=32)
     for file in files:
         _check_file(file, content)
@@ -142,10 +130,7 @@ def _copy_pipe(file):
 def open_text(path: str | os.PathLike) -> Iterator[BinaryIO]:
     """Opens a file to read bytes. Files that start like gzip files are decompressed.
 
-    Raises:
-        OSError: if the file can't be opened.
-        ValueError: while the file is read, if it is not compressed although its name ends in .gz,
-            or corrupt.
+    Raises ValueError in the block for a corrupt file, or for other content of a file `.gz`.
     """
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(open(path, "rb"))
@@ -167,11 +152,7 @@ def _has_gz_suffix(path):
 
 
 def read_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yields the lines of a binary file without line ends, as described at the top of this module.
-
-    Args:
-        lines: an open binary file, or lines that end in \\n.
-    """
+    """Yields the lines of a binary file without line ends, as the top of this module says."""
     for line in lines:
         yield line.rstrip(b"\r\n").replace(b"\r", b" ")
 
@@ -219,9 +200,7 @@ def check_exists(path: str | os.PathLike):
 def check_format(start: bytes, name: str):
     """Raises ValueError if text starts like a compressed file, or like UTF-16 or UTF-32.
 
-    Args:
-        start: the first bytes, at least two lines if the file has them.
-        name: name of the file, for the error message.
+    `start` has at least two lines, if the file has them.
     """
     for magic, (received, command) in _FORMATS.items():
         if re.match(magic, start):

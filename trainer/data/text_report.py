@@ -17,14 +17,10 @@ _LINES_PER_CALL = 1024
 
 @dataclass(frozen=True)
 class TextCounts:
-    """Counts of sentences and their tokens. Add them with `+`. `str` returns a summary.
+    """Counts of sentences and of their tokens without EOS. Add them with `+`.
 
-    Args:
-        lines: number of sentences.
-        tokens: number of tokens, without EOS.
-        unknown: number of tokens that are not in the vocabulary.
-        byte_pieces: number of tokens that stand for a single byte, see `--byte_fallback`.
-        normalized: number of sentences that normalization changes, spaces aside.
+    `byte_pieces` stand for a single byte, see `--byte_fallback`. `normalized` sentences are changed
+    by normalization, spaces aside.
     """
 
     lines: int = 0
@@ -39,7 +35,6 @@ class TextCounts:
 
     @property
     def unknown_share(self) -> float:
-        """Share of unknown tokens, 0 to 1."""
         return self.unknown / max(self.tokens, 1)
 
     def __str__(self):
@@ -54,11 +49,9 @@ class TextCounts:
         return ", ".join(parts)
 
     def warning(self, description: str, *, is_new: bool = False) -> str | None:
-        """Returns a warning if many tokens are unknown.
+        """Returns a warning if many tokens of `description`, such as "the source", are unknown.
 
-        Args:
-            description: the sentences, such as "the source".
-            is_new: whether the vocabulary was trained by this run, so that it can be replaced.
+        `is_new`: whether the vocabulary was trained by this run, so that it can be replaced.
         """
         if self.unknown_share <= UNKNOWN_LIMIT:
             return None
@@ -77,12 +70,9 @@ def describe_sides(sides: dict[str, TextCounts], *, is_new: bool = False) -> lis
 
 
 class CountedTranslations:
-    """A function that translates batches of sentences and counts what it reads.
+    """A function that translates as `Translator.n_best`, and counts what it reads.
 
-    Args:
-        translate: function that returns the translations of each sentence, best first, such as
-            `Translator.n_best`.
-        module: for `count_in_graph`; or None, then tokens are not counted.
+    `module` is for `count_in_graph`. Without it, tokens are not counted.
     """
 
     def __init__(self, translate: Callable[[Sequence[bytes]], Sequence], module=None):
@@ -101,7 +91,6 @@ class CountedTranslations:
         return results
 
     def describe(self) -> list[str]:
-        """Returns lines of text with the counts of all sentences, and warnings."""
         lines = [f"Read {self._lines:,} lines: {self._blank:,} blank, {self._cut:,} cut."]
         return lines + (describe_sides({"source": self._counts}) if self._counts.tokens else [])
 
@@ -109,13 +98,9 @@ class CountedTranslations:
 def count_in_graph(module, texts: Sequence[bytes], side: str = "source") -> TextCounts:
     """Returns the counts of sentences for an exported model.
 
-    An export has no function that normalizes. A sentence without unknown tokens counts as
-    normalized if its tokens stand for other text.
-
-    Args:
-        module: a `TranslationModule`, or a SavedModel of one.
-        texts: sentences in UTF-8.
-        side: "source" or "target", the vocabulary that they are read with.
+    `module` is a `TranslationModule`, or a SavedModel of one. An export has no function that
+    normalizes. A sentence without unknown tokens counts as normalized if its tokens stand for other
+    text. `side` is that of the vocabulary, "source" or "target".
     """
     # `trainer.translate --help` must not wait for TensorFlow.
     import tensorflow as tf

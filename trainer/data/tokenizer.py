@@ -1,7 +1,4 @@
-"""Base class of tokenizers, which convert strings to ids and back inside a TensorFlow graph.
-
-`Tokenizers` holds the tokenizers of the source and of the target, which may be one object.
-"""
+"""Base class of tokenizers, which convert strings to ids and back inside a TensorFlow graph."""
 
 import abc
 import hashlib
@@ -25,13 +22,8 @@ class Tokenizer(abc.ABC):
     """Abstract base class of tokenizers as TensorFlow ops, with pad 0 and eos 1.
 
     A graph that tokenizes contains the vocabulary. It can be exported from any tf.Module and served
-    without this project.
-
-    Args:
-        content: the content of the vocabulary file, bytes.
-
-    Raises:
-        ValueError: if the bytes are not a vocabulary of this kind.
+    without this project. `content` is that of the vocabulary file, and ValueError is raised if it
+    is not of this kind.
 
     Attributes:
         names: the name of every id, as in the vocabulary file.
@@ -52,40 +44,22 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def tokenize(self, strings: tf.Tensor) -> tf.RaggedTensor:
-        """Splits strings into ids.
+        """Splits strings `[B]` into ids, an int32 RaggedTensor `[B, (ids)]` with EOS.
 
-        Args:
-            strings: string `[B]`. Invalid UTF-8 is replaced by U+FFFD.
-
-        Returns:
-            int32 RaggedTensor `[B, (ids)]`. Every row ends in EOS.
+        Invalid UTF-8 is replaced by U+FFFD.
         """
 
     @abc.abstractmethod
     def detokenize(self, ids: tf.RaggedTensor | tf.Tensor) -> tf.Tensor:
-        """Joins ids into strings.
+        """Joins ids `[B, (ids)]`, ragged or padded with 0, into strings `[B]`.
 
-        Args:
-            ids: int32 `[B, (ids)]`, ragged or padded with 0. Padding, the first EOS of a row, and
-                all ids after it are ignored.
-
-        Returns:
-            string `[B]`.
-
-        Raises:
-            ValueError: for ids outside the vocabulary, in eager mode. In a graph they are ignored.
+        Padding, the first EOS of a row, and all ids after it are ignored. Ids outside the
+        vocabulary are ignored too in a graph. In eager mode, they raise ValueError.
         """
 
     @abc.abstractmethod
     def pieces(self, ids: tf.Tensor) -> tf.Tensor:
-        """Returns the names of ids.
-
-        Args:
-            ids: int32, of any shape.
-
-        Returns:
-            string, with the shape of `ids`. Padding and ids outside the vocabulary are "".
-        """
+        """Returns the names of ids of any shape, "" for padding and ids outside the vocabulary."""
 
     def count_normalized(self, texts: Sequence[str]) -> int:
         """Returns the number of texts that normalization changes, apart from spaces."""
@@ -113,11 +87,7 @@ class Tokenizer(abc.ABC):
 
     @classmethod
     def from_file(cls, path: str | os.PathLike) -> Self:
-        """Returns a tokenizer with the vocabulary of a file.
-
-        Raises:
-            ValueError: if there is no such file, or it is not a vocabulary of this kind.
-        """
+        """Returns a tokenizer with the vocabulary of a file, or raises ValueError."""
         path = Path(path)
         if not path.is_file():
             raise ValueError(

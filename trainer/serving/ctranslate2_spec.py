@@ -22,13 +22,9 @@ _ZERO_WIDTH = 8
 def build(
     model, source_names: list[str], target_names: list[str], unk_id: int
 ) -> transformer_spec.TransformerSpec:
-    """Returns the validated specification of a Transformer, without quantization.
+    """Returns the validated specification of a `Transformer`, without quantization.
 
-    Args:
-        model: a `t2t_relpos.models.Transformer`.
-        source_names: unique names of the token ids of the source.
-        target_names: unique names of the token ids of the target.
-        unk_id: id of unknown tokens.
+    The names of the token ids of each side must be unique.
 
     Raises:
         ValueError: if CTranslate2 does not support the architecture.

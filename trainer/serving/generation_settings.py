@@ -15,11 +15,7 @@ SAMPLERS = {
 
 @dataclasses.dataclass(frozen=True)
 class GenerationSettings:
-    """Options of a `LanguageModule`.
-
-    Raises:
-        ValueError: for a value out of range.
-    """
+    """Options of a `LanguageModule`."""
 
     sampler: str = setting(
         "How a language model continues prompts.", "beam", choices=tuple(SAMPLERS)

@@ -15,7 +15,7 @@ from t2t_relpos.decoding import (
 
 from ..data.tokenizer import EOS_ID, PAD_ID
 from .generation_settings import GenerationSettings
-from .translation_module import assert_in_order, check_vocabulary
+from .translation_module import check_vocabulary, checked, encode
 
 _TEXT = tf.TensorSpec([None], tf.string, name="text")
 _SEED = tf.TensorSpec([], tf.int32, name="seed")
@@ -28,10 +28,7 @@ class LanguageModule(tf.Module):
     With `settings.sampler="random"`, `generate` and `generate_text` have the argument `seed`, an
     int32 scalar. Equal requests have equal outputs.
 
-    Args:
-        model: a `t2t_relpos.models.CausalLM`.
-        tokenizer: a `trainer.data.tokenizer.Tokenizer`, or None for a module without texts.
-        settings: the options. Default: `GenerationSettings()`.
+    Without a tokenizer, the module has no functions of texts.
 
     Attributes:
         max_length: largest number of ids of an output.
@@ -101,20 +98,15 @@ class LanguageModule(tf.Module):
         return score_tokens(self._logits(ids), ids)._asdict()
 
     def _generate_text(self, text, seed=None):
-        prompts = self._ids(text)[:, :-1].to_tensor(PAD_ID)
+        prompts = encode(self.tokenizer, text)[:, :-1].to_tensor(PAD_ID)
         found = self._generate(prompts, seed)
         return {"texts": self.tokenizer.detokenize(found["ids"]), "scores": found["scores"]}
 
     def _score_text(self, text):
-        ids = self._ids(text).to_tensor(PAD_ID)
+        ids = encode(self.tokenizer, text).to_tensor(PAD_ID)
         return self._score(ids) | {"tokens": self.tokenizer.pieces(ids)}
 
-    def _ids(self, text):
-        """Returns the ids of texts `[B]` with EOS, ragged. Strips texts, as tensor2tensor does."""
-        return self.tokenizer.tokenize(tf.strings.strip(tf.ensure_shape(text, [None])))
-
     def _search(self, prompts, seed):
-        """Returns the `DecodingResult` of checked prompts."""
         batch, max_length, sampler = tf.shape(prompts)[0], self.max_length, self._sampler
         uniform = None
         if seed is not None:
@@ -126,13 +118,7 @@ class LanguageModule(tf.Module):
     def _checked(self, ids, most, limit):
         """Returns ids `[B, T]`, with control dependencies on checks of their values.
 
-        Args:
-            ids: int32 `[B, T]`.
-            most: largest T.
-            limit: name of this limit, for the message.
-
-        Raises:
-            tf.errors.InvalidArgumentError: when the graph runs, for the first check that fails.
+        `most` is the largest T, and `limit` the name of this limit.
         """
         ids = tf.ensure_shape(ids, [None, None])
         smallest, largest, length = tf.reduce_min(ids), tf.reduce_max(ids), tf.shape(ids)[1]
@@ -141,8 +127,7 @@ class LanguageModule(tf.Module):
         checks = [(in_range, [*message, smallest, " to ", largest])]
         message = ["Expected at most ", most, f" ids, the {limit}. Received: ", length]
         checks.append((length <= most, message))
-        with tf.control_dependencies(assert_in_order(checks)):
-            return tf.identity(ids)
+        return checked(ids, checks)
 
 
 def _checked_ends(prompts):
@@ -152,8 +137,7 @@ def _checked_ends(prompts):
     row = tf.argmax(tf.concat([is_wrong, [True]], 0))  # The first one, if there is one.
     message = ["Expected prompts without ids after padding (0) or after 1. Received: ids after "]
     check = ~tf.reduce_any(is_wrong), [*message, "them in prompt ", row]
-    with tf.control_dependencies(assert_in_order([check])):
-        return tf.identity(prompts)
+    return checked(prompts, [check])
 
 
 def _ids(name):

@@ -27,10 +27,7 @@ def versions(directory: Path) -> list[int]:
 
 
 def find(path: str | os.PathLike) -> Path:
-    """Returns the directory of a SavedModel: `path` or its latest version.
-
-    Args:
-        path: saved_models/NAME/VERSION or saved_models/NAME.
+    """Returns the directory of a SavedModel: saved_models/NAME/VERSION, or the latest version.
 
     Raises:
         ValueError: if there is no SavedModel.
@@ -107,14 +104,10 @@ def _load(directory):
 
 @contextlib.contextmanager
 def new_version(directory: Path, version: int | None = None) -> Iterator[tuple[Path, Path]]:
-    """Creates the directory of a new version of a model atomically.
+    """Creates the directory of a version of saved_models/NAME, by default of the next one.
 
     TensorFlow Serving loads every directory whose name is an integer. The model is therefore
     written to a directory with a temporary name, which is then renamed.
-
-    Args:
-        directory: saved_models/NAME; created if missing.
-        version: a positive integer. Default: the latest version plus 1.
 
     Yields:
         The directory to write to, and its path after it is renamed.

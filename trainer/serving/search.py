@@ -1,6 +1,7 @@
 """Beam search of an exported model: for all sizes, or compiled by XLA for a few sizes."""
 
 import functools
+import itertools
 
 import tensorflow as tf
 
@@ -17,20 +18,15 @@ _COMPILED_LENGTHS = (16, 32, 64)
 def n_best(
     transformer, source, length_limit, alpha, *, max_length=None, **settings
 ) -> DecodingResult:
-    """Returns the n best hypotheses of each sentence.
+    """Returns the n best hypotheses of each sentence. Missing ones have the score `ABSENT`.
 
     Args:
         transformer: as for `TranslationModule`.
         source: int32 ids `[B, S]`, padded with 0.
         length_limit: int32 `[B]`, maximum number of output ids of each sentence.
-        alpha: exponent of the length penalty.
+        alpha: exponent of the length penalty. It may be a tensor, as `beam_size` and `num_results`.
         max_length: int, required by XLA: static maximum number of output ids of any sentence.
-        **settings: `beam_size`, `num_results` and `early_stopping` of `beam_search`. `beam_size`,
-            `num_results` and `alpha` may be scalar tensors.
-
-    Returns:
-        A `DecodingResult`. If a sentence has fewer than n hypotheses, the missing ones have no ids
-        and the score `ABSENT`.
+        **settings: `beam_size`, `num_results` and `early_stopping` of `beam_search`.
     """
     growing = max_length is None
     if growing:
@@ -68,54 +64,38 @@ def compiled_lengths(max_input_length: int) -> list[int]:
 def compiled_search(transformer, settings, source, length_limit, finish, fallback):
     """Pads a batch to the next compiled sizes, and searches with the settings of an export.
 
-    Args:
-        transformer: as for `TranslationModule`.
-        settings: a `TranslationSettings`.
-        source: int32 ids `[B, S]`, padded with 0.
-        length_limit: int32 `[B]`, maximum number of output ids of each sentence.
-        finish: function of the `DecodingResult`. Its results must not depend on the sizes.
-        fallback: function without arguments that returns the same results. It is called for larger
-            batches and longer sentences.
-
-    Returns:
-        The result of `finish` or `fallback`.
+    Returns the result of `finish`, a function of the `DecodingResult`, which must not depend on the
+    sizes. Of larger batches and longer sentences, returns that of `fallback()`.
     """
+    batch, length = tf.unstack(tf.shape(source))
+
+    @tf.function(jit_compile=True, autograph=False)
+    def search(source, length_limit):
+        return n_best(
+            transformer,
+            source,
+            length_limit,
+            settings.alpha,
+            max_length=source.shape[1] + settings.extra_length,
+            beam_size=settings.beam_size,
+            num_results=1,
+            early_stopping=settings.early_stopping,
+        )
+
+    def pad_and_search(rows, columns):
+        padded = tf.pad(source, [[0, rows - batch], [0, columns - length]])
+        limits = tf.pad(length_limit, [[0, rows - batch]])
+        found = search(tf.ensure_shape(padded, [rows, columns]), tf.ensure_shape(limits, [rows]))
+        return finish(type(found)(*(part[:batch] for part in found)))
+
     lengths = compiled_lengths(settings.max_input_length)
-    batch = _count_below(COMPILED_BATCH_SIZES, source, axis=0)
-    length = _count_below(lengths, source, axis=1)
-    is_compiled = (batch < len(COMPILED_BATCH_SIZES)) & (length < len(lengths))
-    search = functools.partial(_search_compiled, transformer, settings)
-    branches = [
-        functools.partial(_pad_and_search, search, (rows, columns), source, length_limit, finish)
-        for rows in COMPILED_BATCH_SIZES
-        for columns in lengths
-    ]
-    index = tf.where(is_compiled, batch * len(lengths) + length, -1)
+    sizes = itertools.product(COMPILED_BATCH_SIZES, lengths)
+    branches = [functools.partial(pad_and_search, *size) for size in sizes]
+    row, column = _count_below(COMPILED_BATCH_SIZES, batch), _count_below(lengths, length)
+    is_compiled = (row < len(COMPILED_BATCH_SIZES)) & (column < len(lengths))
+    index = tf.where(is_compiled, row * len(lengths) + column, -1)
     return tf.switch_case(index, dict(enumerate(branches)), default=fallback)
 
 
-def _search_compiled(transformer, settings, source, length_limit):
-    return n_best(
-        transformer,
-        source,
-        length_limit,
-        settings.alpha,
-        max_length=source.shape[1] + settings.extra_length,
-        beam_size=settings.beam_size,
-        num_results=1,
-        early_stopping=settings.early_stopping,
-    )
-
-
-def _pad_and_search(search, size, source, length_limit, finish):
-    batch, length = tf.unstack(tf.shape(source))
-    source = tf.pad(source, [[0, size[0] - batch], [0, size[1] - length]])
-    length_limit = tf.pad(length_limit, [[0, size[0] - batch]])
-    compiled = tf.function(search, jit_compile=True, autograph=False)
-    found = compiled(tf.ensure_shape(source, size), tf.ensure_shape(length_limit, size[:1]))
-    return finish(type(found)(*(part[:batch] for part in found)))
-
-
-def _count_below(sizes, source, axis):
-    """Returns the number of `sizes` that are below the size of `source`."""
-    return tf.reduce_sum(tf.cast(tf.constant(sizes) < tf.shape(source)[axis], tf.int32))
+def _count_below(sizes, size):
+    return tf.reduce_sum(tf.cast(tf.constant(sizes) < size, tf.int32))

@@ -75,9 +75,6 @@ class TranslationModule(tf.Module):
             settings: as for the class. Default: `max_input_length` is the `--max_length` of the
                 training run, at least 256.
             precision: as for `FastTransformer`.
-
-        Raises:
-            ValueError: if `path` is not a model directory, or contains no trained model.
         """
         directory = ModelDirectory.open(path)
         if settings is None:
@@ -272,21 +269,22 @@ class TranslationModule(tf.Module):
         return tf.reshape(texts, tf.shape(found.scores)), found.scores, complete
 
 
-class TextModule(tf.Module):
-    """A module that converts texts to ids and back with one vocabulary.
+def encode(tokenizer, text: tf.Tensor) -> tf.RaggedTensor:
+    """Returns the ids of texts `[B]` with EOS, ragged. Strips texts, as tensor2tensor does."""
+    # TensorFlow does not compare the shape of a signature's argument with its input spec.
+    return tokenizer.tokenize(tf.strings.strip(tf.ensure_shape(text, [None])))
 
-    Args:
-        tokenizer: a `trainer.data.tokenizer.Tokenizer`.
-    """
+
+class TextModule(tf.Module):
+    """A module that converts texts to ids and back with one `Tokenizer`."""
 
     def __init__(self, tokenizer):
         super().__init__(name="text")
         self._tokenizer = tokenizer
 
     def encode(self, text):
-        """Returns the ids of texts `[B]` with EOS, ragged. Strips texts, as tensor2tensor does."""
-        # TensorFlow does not compare the shape of a signature's argument with its input spec.
-        return self._tokenizer.tokenize(tf.strings.strip(tf.ensure_shape(text, [None])))
+        """Returns the ids of texts `[B]` with EOS, ragged."""
+        return encode(self._tokenizer, text)
 
     @tf.function(input_signature=[_TEXT], autograph=False)
     def ids(self, text):
@@ -346,9 +344,7 @@ def check_vocabulary(vocab_size: int, tokenizer, side: str = ""):
 class FastTransformer(tf.Module):
     """A copy of a Transformer as a `FoldedTransformer`, without Keras objects.
 
-    Args:
-        transformer: a `t2t_relpos.models.Transformer`.
-        precision: `kernel_dtype` of `fold_weights`, "float32" or "bfloat16".
+    `precision` is the `kernel_dtype` of `fold_weights`, "float32" or "bfloat16".
     """
 
     def __init__(self, transformer, precision="float32"):
@@ -363,15 +359,9 @@ class FastTransformer(tf.Module):
 
 
 def checked_search(arguments: dict, max_beam_size: int, longest: int) -> dict:
-    """Returns the arguments of a search, with control dependencies on checks of their range.
+    """Returns the arguments of `translate`, with control dependencies on checks of their range.
 
-    Args:
-        arguments: scalar tensors `beam_size`, `alpha`, `max_length` and `num_results`.
-        max_beam_size: maximum `beam_size`.
-        longest: maximum `max_length`.
-
-    Raises:
-        tf.errors.InvalidArgumentError: when the graph runs, for the first value out of range.
+    `longest` is the maximum `max_length`.
     """
     alpha, beam_size = arguments["alpha"], arguments["beam_size"]
     checks = [
@@ -383,22 +373,16 @@ def checked_search(arguments: dict, max_beam_size: int, longest: int) -> dict:
             ["Expected alpha to be a finite number of at least 0. Received: ", alpha],
         ),
     ]
-    with tf.control_dependencies(assert_in_order(checks)):
-        return {name: tf.identity(value) for name, value in arguments.items()}
+    return checked(arguments, checks)
 
 
 def checked_pairs(text: tf.Tensor, translation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns texts and translations `[B]`, with a control dependency on a check of their shapes.
-
-    Raises:
-        tf.errors.InvalidArgumentError: when the graph runs, if a rank is not 1 or the sizes differ.
-    """
+    """Returns texts and translations `[B]`, with a control dependency on a check of their sizes."""
     text, translation = (tf.ensure_shape(strings, [None]) for strings in (text, translation))
     texts, translations = tf.size(text), tf.size(translation)
     message = ["Expected a translation for each text. Received: ", texts, " texts and "]
     check = texts == translations, [*message, translations, " translations"]
-    with tf.control_dependencies(assert_in_order([check])):
-        return tf.identity(text), tf.identity(translation)
+    return checked((text, translation), [check])
 
 
 def _check_range(arguments, name, most, limit):
@@ -408,17 +392,19 @@ def _check_range(arguments, name, most, limit):
     return (value >= 1) & (value <= most), message
 
 
-def assert_in_order(checks):
-    """Returns assertions of (condition, message parts) pairs. Only the first failure is reported.
+def checked(tensors, checks: list):
+    """Returns tensors in any structure, with control dependencies on assertions.
 
-    The message of an assertion is a single string, so that clients can read it.
+    `checks` are pairs of a condition and the parts of its message, which become a single string, so
+    that clients can read it. Only the first failure is reported.
     """
     done = []
     for holds, message in checks:
         parts = [part if isinstance(part, str) else _as_string(part) for part in message]
         with tf.control_dependencies(done):
             done = [tf.debugging.Assert(holds, [tf.strings.join([*parts, "."])])]
-    return done
+    with tf.control_dependencies(done):
+        return tf.nest.map_structure(tf.identity, tensors)
 
 
 def _as_string(number):

@@ -15,9 +15,6 @@ class TranslationSettings:
     `extra_length` are those of tensor2tensor. With `jit_compile`, batches are padded to the sizes
     in `trainer.serving.search`. Larger batches, longer sentences, and requests with other settings
     run without XLA.
-
-    Raises:
-        ValueError: for a value out of range.
     """
 
     beam_size: int = setting("Hypotheses per sentence.", 4, at_least=1)

@@ -50,9 +50,6 @@ class Translator:
             `TranslationModule.serve` or `TranslationModule.translate`.
         owner: module of `call`, to keep it alive. TensorFlow functions have weak references to it.
         score: `TranslationModule.score`. If it is given, translations have alignments.
-
-    Attributes:
-        call, owner: as given.
     """
 
     def __init__(
@@ -114,16 +111,9 @@ class Translator:
 
 
 def align(source_tokens, source_length: int, tokens, length: int, weights) -> Alignment:
-    """Returns the alignment of one translation from its attention weights.
+    """Returns the alignment of one translation from its attention weights `[T, S]`.
 
-    EOS of the source is excluded: tokens without a counterpart attend to it most.
-
-    Args:
-        source_tokens: subwords of the source, `[S]`.
-        source_length: number of source subwords, with EOS.
-        tokens: subwords of the translation, `[T]`.
-        length: number of subwords of the translation, with EOS.
-        weights: attention weights `[T, S]`.
+    The lengths include EOS, which is excluded: tokens without a counterpart attend to it most.
     """
     rows, columns = max(length - 1, 0), max(source_length - 1, 0)
     sources = weights[:rows, :columns].argmax(axis=1).tolist() if columns else []
@@ -136,20 +126,23 @@ def translate_lines(
     batch_size: int,
     window: int,
 ) -> Iterator:
-    """Translates a stream of lines, with at most one window of lines in memory.
+    """Yields the results of a stream of lines, in order.
 
     Args:
         translate: function that translates a batch, such as a `Translator` or its `n_best`.
         lines: sentences without line ends.
         batch_size: sentences per call of `translate`.
-        window: number of lines to read at a time. They are sorted by length to reduce padding.
-
-    Yields:
-        The result of each line, in order.
+        window: number of lines in memory. They are sorted by length to reduce padding.
     """
     lines = iter(lines)
     while block := list(itertools.islice(lines, window)):
-        yield from _translate_window(translate, block, batch_size)
+        by_length = sorted(range(len(block)), key=lambda i: len(block[i]))
+        answers = [None] * len(block)
+        for start in range(0, len(block), batch_size):
+            rows = by_length[start : start + batch_size]
+            for row, answer in zip(rows, translate([block[i] for i in rows]), strict=True):
+                answers[row] = answer
+        yield from answers
 
 
 def translate_texts(
@@ -157,24 +150,11 @@ def translate_texts(
     sources: Iterable[str],
     batch_size: int,
 ) -> tuple[list[str], int]:
-    """Returns the translations of sentences as single lines, and the number of truncated sentences.
-
-    The arguments are those of `translate_lines`.
-    """
+    """Returns the translations of sentences as lines, and the number of truncated sentences."""
     lines = [source.encode() for source in sources]
     answers = list(translate_lines(translate, lines, batch_size, window=len(lines)))
     texts = [one_line(answer.text).decode(errors="replace") for answer in answers]
     return texts, sum(answer.truncated for answer in answers)
-
-
-def _translate_window(translate, lines, batch_size):
-    by_length = sorted(range(len(lines)), key=lambda i: len(lines[i]))
-    answers = [None] * len(lines)
-    for start in range(0, len(lines), batch_size):
-        rows = by_length[start : start + batch_size]
-        for row, answer in zip(rows, translate([lines[i] for i in rows]), strict=True):
-            answers[row] = answer
-    return answers
 
 
 def one_line(text: bytes) -> bytes:

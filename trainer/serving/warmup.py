@@ -25,13 +25,7 @@ _LENGTH_DELIMITED = 2  # Wire type of bytes, strings and messages.
 
 
 def write(directory: Path, model_name: str, requests: Iterable[tuple[str, dict]]):
-    """Writes requests into a SavedModel.
-
-    Args:
-        directory: directory of the version.
-        model_name: name of the model on the server.
-        requests: (signature, arguments) of each request.
-    """
+    """Writes requests, (signature, arguments), into the SavedModel of a version."""
     file = directory / WARMUP_FILE
     file.parent.mkdir(exist_ok=True)
     with tf.io.TFRecordWriter(str(file)) as writer:
@@ -43,10 +37,6 @@ def warmup_requests(tokenizers, settings) -> Iterator[tuple[str, dict]]:
     """Yields (signature, arguments) for several batch sizes and sentence lengths.
 
     With `jit_compile`, the requests include every size for which the search is compiled.
-
-    Args:
-        tokenizers: the model's `trainer.data.tokenizer.Tokenizers`.
-        settings: the `TranslationSettings` of the export.
     """
     tokenizer, longest = tokenizers.source, settings.max_input_length
     for length, batch in itertools.product(LENGTHS, BATCH_SIZES):
@@ -86,11 +76,6 @@ def prediction_log(model_name: str, signature_name: str, inputs: dict[str, tf.Te
 
     The message is written by hand, because the package tensorflow-serving-api installs another
     version of TensorFlow. Its definition is in tensorflow_serving/apis/prediction_log.proto.
-
-    Args:
-        model_name: name of the model on the server.
-        signature_name: a signature of the SavedModel.
-        inputs: the arguments of the signature.
     """
     model_spec = _field(_NAME, model_name.encode()) + _field(_SIGNATURE, signature_name.encode())
     request = _field(_MODEL_SPEC, model_spec)

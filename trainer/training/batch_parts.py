@@ -16,15 +16,8 @@ def shard(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy):
     Of R replicas, replica r gets the batch entries r, r + R, r + 2R, … of every tensor. Entries are
     sorted by length, so every replica gets long and short ones. A replica may get one entry less
     than another, or none. Every worker creates the complete batch and takes its shard, so all
-    workers must create the same batches.
-
-    Args:
-        dataset: batches over all replicas, dicts of tensors.
-        strategy: the strategy of the model.
-
-    Returns:
-        A dataset for `fit` and `evaluate` of a model of that strategy. The number of steps must be
-        passed too, because Keras can't infer it.
+    workers must create the same batches, dicts of tensors. Pass the number of steps to `fit` and
+    `evaluate` too, because Keras can't infer it.
     """
     replicas = strategy.num_replicas_in_sync
     if replicas == 1:
@@ -50,10 +43,7 @@ def shard(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy):
 
 
 def sum_over_replicas(values):
-    """Returns a tensor or a list of tensors, summed over all replicas.
-
-    Must be called in the replica context of a training or evaluation step.
-    """
+    """Returns a tensor or a list of tensors, summed over all replicas. Called in their context."""
     context = tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
         return values
@@ -87,8 +77,8 @@ def split(batch: dict, device_tokens: int) -> dict:
     rows = shapes[0][0]
     longest = tf.reduce_max([shape[1] for shape in shapes])
     most = tf.maximum(device_tokens // tf.maximum(longest, 1), 1)
-    count = tf.maximum(_divide_up(rows, most), 1)
-    size = tf.maximum(_divide_up(rows, count), 1)
+    count = tf.maximum(-(-rows // most), 1)
+    size = tf.maximum(-(-rows // count), 1)
     missing = count * size - rows
 
     def stack(ids, length):
@@ -98,17 +88,13 @@ def split(batch: dict, device_tokens: int) -> dict:
 
 
 def accumulate(compute: Callable, parts: dict, like, states: list[tf.Tensor]):
-    """Returns the sums of a function's values over all micro-batches.
+    """Returns the sums of a function's values over all micro-batches, and the last states.
 
     Args:
-        compute: `compute(part, number) -> (values, ..., states)`. The values are summed. The states
-            are equal for all micro-batches.
+        compute: `compute(part, number) -> (values, ..., states)`.
         parts: micro-batches, from `split`.
         like: tensors or variables with the structure, shapes and dtypes of the values.
         states: tensors with the shapes and dtypes of the states.
-
-    Returns:
-        The sums, ..., and the states of the last micro-batch.
     """
     count = tf.shape(next(iter(parts.values())))[0]
 
@@ -128,19 +114,12 @@ def accumulate(compute: Callable, parts: dict, like, states: list[tf.Tensor]):
     return *totals, after
 
 
-def _divide_up(number, by):
-    return -(-number // by)
-
-
 class RandomStreams:
     """Independent random streams from a model's seed generators.
 
     A seed generator of Keras has a state [seed, number of the next draw], and every replica has a
     copy of it. Stream 0 is equal to Keras's. Other streams change the seed only, so the states stay
     equal on all replicas, regardless of the number of streams.
-
-    Args:
-        model: a built model.
     """
 
     def __init__(self, model: keras.Model):
@@ -148,14 +127,9 @@ class RandomStreams:
         self._states = [state for state in variables if "int" in str(state.dtype)]
 
     def draw(self, number: tf.Tensor | int, function: Callable):
-        """Calls a function whose random draws come from a stream. The generators do not change.
+        """Calls a function whose random draws come from stream `number`, 0 to 2^31 - 3.
 
-        Args:
-            number: number of the stream, from 0 to 2^31 - 3.
-            function: function without arguments.
-
-        Returns:
-            The result of the function, and the new states of the generators, for `set_states`.
+        Returns its result and the new states, for `set_states`. The generators do not change.
         """
         shift = tf.stack([tf.cast(number, tf.int64) * _STRIDE, 0])
         scope = keras.StatelessScope(
@@ -166,10 +140,8 @@ class RandomStreams:
         return result, [scope.get_current_value(state) - shift for state in self._states]
 
     def states(self) -> list[tf.Tensor]:
-        """Returns the states of the generators."""
         return [tf.identity(state.value) for state in self._states]
 
     def set_states(self, states: list[tf.Tensor]):
-        """Sets the states of the generators."""
         for state, value in zip(self._states, states):
             state.assign(value)

@@ -1,7 +1,4 @@
-"""Callbacks that count steps, end training, and write checkpoints.
-
-Training ends after the last step, after a signal, or if the loss is not a number.
-"""
+"""Callbacks that count steps, end training, and write checkpoints."""
 
 import contextlib
 import math
@@ -90,15 +87,8 @@ def _report_signal(reader):
 class Steps(keras.callbacks.Callback):
     """Callback that counts batches, and ends training after the last one or after a signal.
 
-    It must be the first callback, because the others read the step from it.
-
-    Args:
-        first: number of batches that the model was trained on before this run.
-        last: number of batches after which training ends.
-        signals: the signals that end training and evaluation early.
-
-    Attributes:
-        step: number of batches that the model was trained on.
+    It must be the first callback, because the others read `step` from it: the number of batches
+    that the model was trained on, `first` before this run.
     """
 
     def __init__(self, first: int, last: int, signals: StopSignals | None = None):
@@ -110,7 +100,6 @@ class Steps(keras.callbacks.Callback):
 
     @property
     def interrupted(self) -> bool:
-        """Whether a signal was received."""
         return self.signals.received is not None
 
     def on_train_batch_end(self, batch, logs=None):
@@ -144,11 +133,8 @@ class StopAtNan(keras.callbacks.Callback):
     """Callback that ends the run if the loss or gradient norm is not finite.
 
     In float16, updates with gradients that are not finite are skipped. The run ends if several of
-    them follow each other at the smallest loss scale.
-
-    Args:
-        steps: the step counter.
-        schedule: the learning rate as a function of the update, from 0.
+    them follow each other at the smallest loss scale. `schedule` is the learning rate as a function
+    of the update, from 0.
     """
 
     def __init__(self, steps: Steps, schedule: Callable):
@@ -182,12 +168,7 @@ class StopAtNan(keras.callbacks.Callback):
 class WriteCheckpoints(keras.callbacks.Callback):
     """Callback that writes model.keras and checkpoints at intervals and when training ends.
 
-    Args:
-        steps: the step counter.
-        directory: the model directory.
-        checkpoints: the checkpoints of the model directory.
-        every: number of steps between checkpoints, or None.
-        minutes: number of minutes between checkpoints, or None.
+    The interval is `every` steps, `minutes`, or the shorter one of both.
     """
 
     def __init__(
@@ -207,21 +188,15 @@ class WriteCheckpoints(keras.callbacks.Callback):
         self._written, self._time = steps.step, time.monotonic()
 
     def on_train_batch_end(self, batch, logs=None):
+        is_due = self._every is not None and self._steps.step % self._every == 0
+        if self._minutes is not None:
+            is_due |= time.monotonic() - self._time >= 60 * self._minutes
         # If a signal is received between two callbacks, training ends one step later.
-        if self.model.stop_training or self._is_due():
+        if self.model.stop_training or is_due:
             self.write()
 
-    def _is_due(self):
-        if self._every is not None and self._steps.step % self._every == 0:
-            return True
-        return self._minutes is not None and time.monotonic() - self._time >= 60 * self._minutes
-
     def write(self):
-        """Writes model.keras and a checkpoint, unless both exist for this step. Step 0 has none.
-
-        Raises:
-            OSError: if a file can't be written.
-        """
+        """Writes model.keras and a checkpoint, unless both exist for this step. Step 0 has none."""
         step = self._steps.step
         has_checkpoint = step == self._written
         if has_checkpoint and (step == 0 or self._directory.has_intact_model()):

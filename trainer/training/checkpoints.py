@@ -43,12 +43,7 @@ class FormatError(ValueError):
 
 
 class Checkpoints:
-    """The checkpoints of a run.
-
-    Args:
-        directory: folder of the checkpoints. `save` creates it.
-        keep: number of checkpoints to keep, at least 1.
-    """
+    """The checkpoints of a run in a folder, which `save` creates. The last `keep` are kept."""
 
     def __init__(self, directory: str | os.PathLike, keep: int = 5):
         self.directory = Path(directory)
@@ -62,16 +57,13 @@ class Checkpoints:
         return sorted(int(name[1]) for name in names if name)
 
     def path(self, step: int) -> Path:
-        """Returns the folder of a step's checkpoint."""
         return self.directory / f"step-{step:06d}"
 
     def save(self, model: TrainingModel, step: int, **entries) -> Path:
         """Writes a checkpoint atomically, verifies it, and removes old checkpoints.
 
-        Args:
-            model: the model in training.
-            step: number of batches the model was trained on.
-            **entries: further entries of state.json.
+        `step` is the number of batches that the model was trained on. `entries` are added to
+        state.json.
 
         Raises:
             OSError: if the checkpoint can't be written. Existing checkpoints are kept.
@@ -98,15 +90,9 @@ class Checkpoints:
         return self.steps()[: -self.keep]
 
     def restore_latest(self, model: TrainingModel) -> int:
-        """Restores the last readable checkpoint.
+        """Restores the last readable checkpoint of a compiled model. Returns its step, or 0.
 
         Each later, corrupt checkpoint is renamed to `corrupt-step-000123`, with a warning.
-
-        Args:
-            model: a compiled model of the same architecture, with the same class of optimizer.
-
-        Returns:
-            The number of batches the model was trained on; 0 without a checkpoint.
 
         Raises:
             ValueError: if a checkpoint has another architecture, optimizer or format version, or if
@@ -149,12 +135,8 @@ def rank(metric: str, score: float) -> float:
 class BestCheckpoints(Checkpoints):
     """The checkpoints of a run with the best scores on the dev set.
 
-    Each checkpoint stores its score and the metric in its state.json, so that no separate index is
-    needed.
-
-    Args:
-        directory, keep: as for `Checkpoints`.
-        metric: the metric of new checkpoints: "dev_bleu", "dev_chrf" or "dev_loss".
+    Each checkpoint stores its score and the metric, "dev_bleu", "dev_chrf" or "dev_loss", in its
+    state.json. `metric` is that of new checkpoints.
     """
 
     def __init__(self, directory: str | os.PathLike, keep: int = 5, metric: str = "dev_bleu"):
@@ -178,22 +160,13 @@ class BestCheckpoints(Checkpoints):
         return {step: scores[step] for step in sorted(scores, key=lambda step: -ranks[step])}
 
     def best(self) -> Path | None:
-        """Returns the folder of the checkpoint with the best score, or None if there is none."""
         return next((self.path(step) for step in self.scores()), None)
 
     def offer(self, model: TrainingModel, step: int, score: float) -> bool:
-        """Writes a checkpoint if it is among the best, and removes surplus checkpoints.
+        """Writes a checkpoint if it is among the best. Returns whether it did.
 
-        Args:
-            model, step: as in `save`.
-            score: the metric of the model on the dev set.
-
-        Returns:
-            Whether the checkpoint was written. An existing checkpoint of the same step, from a run
-            that was killed and resumed, is kept if its score is at least as good.
-
-        Raises:
-            OSError: if the checkpoint can't be written. Existing checkpoints are kept.
+        An existing checkpoint of the same step, from a run that was killed and resumed, is kept if
+        its score is at least as good.
         """
         if self.directory.is_dir():
             atomic_files.remove_leftovers(self.directory)
@@ -213,13 +186,9 @@ class BestCheckpoints(Checkpoints):
 
 
 def read_weights(path: str | os.PathLike) -> dict[str, np.ndarray]:
-    """Returns the variables of a checkpoint's Transformer by key.
+    """Returns the variables of the Transformer of a checkpoint's folder by key.
 
-    Args:
-        path: folder of the checkpoint, see `Checkpoints.path`.
-
-    Returns:
-        float32 weights, and uint32 states of seed generators, which only resumed runs use.
+    They are float32 weights, and uint32 states of seed generators, which only resumed runs use.
 
     Raises:
         ValueError: if the checkpoint is missing, corrupt, or has another format version.
@@ -251,12 +220,7 @@ def _groups(model):
 
 
 def read_state(folder: Path) -> dict:
-    """Returns the content of state.json.
-
-    Raises:
-        FormatError: if it has another format version.
-        One of `CORRUPT`: if it can't be read.
-    """
+    """Returns the content of state.json. Raises FormatError, or one of `CORRUPT`."""
     state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
     version = state["format_version"]
     if version != FORMAT_VERSION:
@@ -302,8 +266,6 @@ def _first_difference(expected, received):
 
 def model_keys(model: keras.layers.Layer) -> dict[str, keras.Variable]:
     """Returns the variables of a built model by attribute path, in the order of `model.variables`.
-
-    The states of seed generators are included.
 
     Raises:
         ValueError: if a variable of the model is not an attribute of the model or its layers.
@@ -376,11 +338,7 @@ def _attributes(owner):
 
 
 def find_checkpoint(directory: ModelDirectory, which: str | int) -> Path:
-    """Returns the folder of a checkpoint.
-
-    Args:
-        directory: model directory of the run.
-        which: a step, "latest", or "best" for the highest dev BLEU.
+    """Returns the folder of a checkpoint: of a step, "latest", or "best" by its metric.
 
     Raises:
         ValueError: if there is no such checkpoint.

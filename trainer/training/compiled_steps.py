@@ -43,7 +43,6 @@ class CompiledStep:
         self._shapes = set()
 
     def __call__(self, iterator: Iterator) -> dict:
-        """Runs a step. Returns its logs."""
         batch = next(iterator)
         tensors = tf.nest.flatten(batch, expand_composites=True)
         shapes = tuple(tuple(tensor.shape) for tensor in tensors)
@@ -105,7 +104,6 @@ class CompiledOnReplicas:
         self._compiled = {}
 
     def __call__(self, *args):
-        """Returns the results of the current replica."""
         return self.of_replica()(*args)
 
     def of_replica(self):

@@ -1,5 +1,6 @@
 """Evaluation of a model on the dev set during training, its results, and BLEU and chrF."""
 
+import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,10 +25,7 @@ _BATCH_SIZE = 64
 
 
 class DevResult(NamedTuple):
-    """The results of a step on the dev set.
-
-    These are loss and accuracy per target token, and BLEU and chrF2 of translations or None.
-    """
+    """Loss and accuracy per target token on the dev set, and BLEU and chrF2, or None."""
 
     step: int
     loss: float
@@ -49,11 +47,8 @@ class DevResults:
         until: the step that the run resumes from. Later entries are dropped, because the run
             repeats them.
         metric: the metric of the best entry, a key of `METRIC_NAMES`.
-        writes: whether to write the file. If there are several processes, only one writes it.
+        writes: whether this process writes the file.
         with_scores: whether an entry of the step `until` without the metric is dropped too.
-
-    Raises:
-        ValueError: if the file can't be read.
     """
 
     def __init__(
@@ -77,11 +72,7 @@ class DevResults:
         return any(entry.step == step for entry in self.entries)
 
     def add(self, result: DevResult):
-        """Adds a result and writes the file.
-
-        Raises:
-            OSError: if the file can't be written.
-        """
+        """Adds a result and writes the file."""
         self.entries.append(result)
         if self._writes:
             lines = ",\n".join(json.dumps(entry._asdict()) for entry in self.entries)
@@ -123,18 +114,13 @@ def _read(file):
 
 
 class Sample(NamedTuple):
-    """A sentence pair of the dev set and the model's translation."""
-
     source: str
     reference: str
     translation: str
 
 
 class DevScores(NamedTuple):
-    """Scores of the dev set, 0 to 100, and sample translations.
-
-    Both scores are sacreBLEU's, of cased and detokenized text: BLEU and chrF2.
-    """
+    """sacreBLEU's BLEU and chrF2 of cased and detokenized text, and sample translations."""
 
     bleu: float
     chrf: float
@@ -148,14 +134,8 @@ class _Interrupted(Exception):
 class DevTranslator:
     """A function that translates the dev set with greedy search.
 
-    The graph is traced once. Every call uses the current weights of the model.
-
-    Args:
-        transformer: the `t2t_relpos.models.Transformer` in training.
-        tokenizers: the model's `Tokenizers`.
-        corpus: the dev set, which is held in memory.
-        longest: number of ids of its longest source sentence, with EOS.
-        bleu_tokenize: tokenizer of sacreBLEU.
+    The graph is traced once. Every call uses the current weights of the model. `longest` is the
+    number of ids of the longest source sentence, with EOS.
     """
 
     def __init__(
@@ -192,6 +172,7 @@ class DevTranslator:
         return DevScores(bleu, chrf, [Sample(*self._pairs[i], hypotheses[i]) for i in rows])
 
 
+@dataclasses.dataclass(frozen=True)
 class DevEvaluator:
     """Evaluates a model on the dev set, and saves and reports the results.
 
@@ -200,60 +181,43 @@ class DevEvaluator:
         every: number of steps between evaluations.
         batches: batches of the dev set over all devices, of known cardinality.
         evaluations: storage of the results.
-        reports: objects whose method `evaluated(result, samples)` is called with the results.
-        translate: a `DevTranslator`, which computes BLEU and chrF, or None.
+        reports: objects whose method `evaluated(result, samples)` is called.
+        translate: a `DevTranslator`, or None. Only the chief has one.
         best: storage of the best checkpoints, or None.
-        from_chief: function that broadcasts a value from the chief to all workers. Only the chief
-            translates.
+        from_chief: function that broadcasts a value from the chief to all workers.
     """
 
-    def __init__(
-        self,
-        steps: Steps,
-        every: int,
-        batches: tf.data.Dataset,
-        evaluations: DevResults,
-        *,
-        reports: Sequence = (),
-        translate: DevTranslator | None = None,
-        best: BestCheckpoints | None = None,
-        from_chief: Callable[[float | None], float | None] = lambda value: value,
-    ):
-        self._steps = steps
-        self._every = every
-        self._batches = batches
-        self._evaluations = evaluations
-        self._reports = reports
-        self._translate = translate
-        self._best = best
-        self._from_chief = from_chief
+    steps: Steps
+    every: int
+    batches: tf.data.Dataset
+    evaluations: DevResults
+    _: dataclasses.KW_ONLY
+    reports: Sequence = ()
+    translate: DevTranslator | None = None
+    best: BestCheckpoints | None = None
+    from_chief: Callable[[float | None], float | None] = lambda value: value
 
     def evaluate_if_due(self, model: keras.Model):
-        """Evaluates the model if the step is due and has no result. A signal interrupts it.
-
-        Raises:
-            OSError: if results or checkpoints can't be written.
-        """
-        step = self._steps.step
-        is_due = step and (step % self._every == 0 or step >= self._steps.last)
-        if not is_due or step in self._evaluations or self._steps.interrupted:
+        """Evaluates the model if the step is due and has no result. A signal interrupts it."""
+        step = self.steps.step
+        is_due = step and (step % self.every == 0 or step >= self.steps.last)
+        if not is_due or step in self.evaluations or self.steps.interrupted:
             return
         logs = model.evaluate(
-            shard(self._batches, model.distribute_strategy),
-            steps=int(self._batches.cardinality()),
+            shard(self.batches, model.distribute_strategy),
+            steps=int(self.batches.cardinality()),
             verbose=0,
-            callbacks=[self._steps],
+            callbacks=[self.steps],
             return_dict=True,
         )
-        dev = self._translate and self._translate(lambda: self._steps.interrupted)
-        if self._steps.interrupted:
+        dev = self.translate and self.translate(lambda: self.steps.interrupted)
+        if self.steps.interrupted:
             return
-        scores = (dev.bleu, dev.chrf) if dev else (None, None)
-        scores = map(self._from_chief, scores)
-        result = DevResult(self._steps.step, logs["loss"], logs["accuracy"], *scores)
+        scores = map(self.from_chief, (dev.bleu, dev.chrf) if dev else (None, None))
+        result = DevResult(self.steps.step, logs["loss"], logs["accuracy"], *scores)
         # Write the checkpoint first: a run killed before `add` evaluates again after it resumes.
-        if self._best is not None:
-            self._best.offer(model, result.step, self._evaluations.score(result))
-        self._evaluations.add(result)
-        for report in self._reports:
+        if self.best is not None:
+            self.best.offer(model, result.step, self.evaluations.score(result))
+        self.evaluations.add(result)
+        for report in self.reports:
             report.evaluated(result, dev.samples if dev else [])

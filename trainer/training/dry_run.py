@@ -21,6 +21,7 @@ from ..model_dir import TRANSLATION, ModelDirectory
 from .graph_memory import peak_memory
 from .preparation import (
     count_parameters,
+    describe,
     describe_settings,
     plan,
     prepare,
@@ -45,11 +46,7 @@ class Bucket(NamedTuple):
 
 
 def count_buckets(pairs: EncodedPairs, config: RunConfig, devices: int = 1) -> list[Bucket]:
-    """Returns the buckets of the first epoch with resolved settings, shortest first.
-
-    Raises:
-        ValueError: if all pairs are skipped, or the longest pair does not fit into a batch.
-    """
+    """Returns the buckets of the first epoch with resolved settings, shortest first."""
     order = BatchOrder(pairs, config.batch_tokens, config.max_length, config.seed)
     batches = collections.defaultdict(list)
     for number in range(order.batches_per_epoch):
@@ -68,7 +65,6 @@ def count_buckets(pairs: EncodedPairs, config: RunConfig, devices: int = 1) -> l
 
 
 def format_table(buckets: list[Bucket]) -> str:
-    """Returns a table with a line for each bucket and a line of totals."""
     lines = ["  length    rows   batches   padding"]
     for length, rows, batches, positions, tokens in buckets:
         lines.append(f"{length:>8}{rows:>8}{batches:>10}{1 - tokens / positions:>10.1%}")
@@ -106,8 +102,7 @@ def memory_of_activations(model: keras.Model, config: RunConfig, rows: int, leng
 def _largest_part(sizes, config, devices):
     """Returns the rows and the length of the part of a batch that needs most memory.
 
-    Args:
-        sizes: rows and length of a batch over all devices, for each bucket.
+    `sizes` are the rows and the length of a batch over all devices, for each bucket.
     """
     parts = []
     for rows, length in sizes:
@@ -123,7 +118,8 @@ def _largest_part(sizes, config, devices):
 def _describe_memory(model, config, part):
     rows, length = part
     unit = "pairs" if config.kind == TRANSLATION else "texts"
-    disk, one = _checkpoint_sizes(model)
+    disk = _FLOAT * count_parameters(model)
+    one = 3 * disk  # A checkpoint has Adam's two slots too.
     kept = config.keep_checkpoints
     if config.checkpoint_minutes is None:
         kept = min(kept, math.ceil(config.train_steps / config.checkpoint_every))
@@ -136,12 +132,6 @@ def _describe_memory(model, config, part):
         f"Disk space: up to {_gib(one * (kept + 1) + disk)}, {_gib(one)} per checkpoint. "
         f"Checkpoints that are kept: {kept}, while another is written.",
     ]
-
-
-def _checkpoint_sizes(model):
-    """Returns the bytes of model.keras and of a checkpoint, which has Adam's two slots too."""
-    weights = _FLOAT * count_parameters(model)
-    return weights, 3 * weights
 
 
 def _gib(size):
@@ -183,11 +173,12 @@ def forecast(config: RunConfig) -> str:
         missing = None
         if config.data not in (None, "files"):
             missing = find_missing(config.data, config.direction, config.data_dir)
-        describe = _forecast_data if missing is None else _forecast_without_data
-        return "\n".join(describe(config, directory, devices, missing))
+        if missing is None:
+            return "\n".join(_forecast_data(config, directory, devices))
+        return "\n".join(_forecast_without_data(config, directory, devices, missing))
 
 
-def _forecast_data(config, directory, devices, _):
+def _forecast_data(config, directory, devices):
     prepared = prepare(config, directory)
     config = prepared.config
     model = make_model(prepared.architecture, config.kind, config.dtype_policy)
@@ -195,7 +186,7 @@ def _forecast_data(config, directory, devices, _):
     epochs = config.train_steps / sum(bucket.batches for bucket in buckets)
     part = _largest_part([(bucket.rows, bucket.length) for bucket in buckets], config, devices)
     return [
-        prepared.describe(model, devices),
+        describe(prepared, model, devices),
         describe_devices(devices, config),
         format_table(buckets),
         f"The run: {config.train_steps:,} steps, {epochs:,.1f} epochs.",

@@ -12,14 +12,10 @@ _FUNCTIONS = ("f", "body", "then_branch", "else_branch")
 
 
 def peak_memory(graph: tf.Graph, outputs) -> int:
-    """Returns the most bytes that the tensors of a graph need together.
+    """Returns the most bytes that the tensors of a graph of known shapes need together.
 
     Operations run in the order of the graph, and a tensor is freed after its last use. Inputs,
-    variables and constants are not counted.
-
-    Args:
-        graph: a graph of a function whose shapes are known.
-        outputs: tensors of the graph that are not counted.
+    variables, constants and `outputs` are not counted.
     """
     operations = graph.get_operations()
     buffers = _buffers(operations)

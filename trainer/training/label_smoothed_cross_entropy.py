@@ -39,9 +39,6 @@ def label_smoothed_cross_entropy(
         else 0.0. Both are 0 at padding. Their dtype is that of the states, or float32 for 16-bit
         states.
 
-    Raises:
-        ValueError: if label_smoothing is out of range.
-
     Reference: t2t `smoothing_cross_entropy` and `padded_cross_entropy`.
 
     Example:
@@ -76,10 +73,6 @@ def label_smoothed_cross_entropy(
 
 def _smoothed_target(label_smoothing, vocab_size):
     """Returns the probability of other ids, the label's probability minus it, and the entropy."""
-    if not 0 <= label_smoothing < 1:
-        raise ValueError(
-            f"Expected label_smoothing to be at least 0 and below 1. Received: {label_smoothing}."
-        )
     confidence, low = 1 - label_smoothing, label_smoothing / (vocab_size - 1)
     entropy = -confidence * math.log(confidence) - (label_smoothing * math.log(low) if low else 0.0)
     return low, confidence - low, entropy

@@ -89,11 +89,8 @@ class LossScale:
     If a gradient is not finite, the scale is halved and the update is skipped. After `growth_steps`
     consecutive updates with finite gradients, the scale is doubled. It stays between `smallest` and
     `largest`. Unlike for `keras.optimizers.LossScaleOptimizer`, skipped updates increment
-    `optimizer.iterations`.
-
-    Args:
-        optimizer: a built optimizer. Two variables are added to it, so that checkpoints contain the
-            state.
+    `optimizer.iterations`. Two variables are added to the built optimizer, so that checkpoints
+    contain the state.
 
     Reference: Micikevicius et al. 2018, "Mixed precision training", section 3.2.
     """
@@ -114,13 +111,7 @@ class LossScale:
         self._since_change = add(initializer="zeros", dtype="int32", name=name)
 
     def apply(self, gradients: list[tf.Tensor], variables: list, finite: tf.Tensor):
-        """Applies gradients if they are finite, and adapts the scale.
-
-        Args:
-            gradients: unscaled gradients, summed over replicas.
-            variables: the variables to update.
-            finite: scalar bool, whether all gradients are finite.
-        """
+        """Applies finite gradients, unscaled and summed over replicas, and adapts the scale."""
         # Variables are updated in a merge call, which is not possible inside tf.cond.
         tf.distribute.get_replica_context().merge_call(
             self._apply_or_count, args=(gradients, finite), kwargs={"variables": variables}

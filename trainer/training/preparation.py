@@ -43,19 +43,14 @@ class Preparation:
     Attributes:
         config: the resolved settings, with the actual sizes of the vocabularies.
         parent: the model directory with the initial weights, or None.
-        directory: the model directory.
-        tokenizers: the model's `Tokenizers`.
         is_new: whether the vocabularies were trained now.
-        architecture: a `TransformerConfig`.
-        train_pairs: the training corpus as `EncodedPairs`.
-        dev_corpus: the dev set, or None.
-        dev_pairs: the dev set as `EncodedPairs`, or None.
+        dev_corpus, dev_pairs: the dev set, or None.
         contents: fingerprints of the training corpus and of the dev set.
     """
 
     config: RunConfig
-    parent: ModelDirectory | None
     directory: ModelDirectory
+    parent: ModelDirectory | None
     tokenizers: Tokenizers
     is_new: bool
     architecture: TransformerConfig
@@ -64,43 +59,47 @@ class Preparation:
     dev_pairs: EncodedPairs | None
     contents: dict[str, str]
 
-    def describe(self, model: keras.Model, devices: int) -> str:
-        """Returns the settings, counts of training pairs and number of parameters as text.
 
-        Args:
-            model: the Transformer, or a model that contains it.
-            devices: number of devices that train.
-        """
-        lengths = report_lengths(self.train_pairs, self.config.max_length)
-        source, target = (tokenizer.vocab_size for tokenizer in self.tokenizers)
-        state = "new" if self.is_new else "existing"
-        vocabulary = f"Vocabulary: {target} pieces ({state})"
-        if not self.tokenizers.is_shared:
-            sizes = f"{source} source and {target} target pieces"
-            vocabulary = f"Vocabularies: {sizes} ({state})"
-        lines = describe_settings(self.config, self.architecture)
-        lines += [vocabulary, f"Training data: {lengths}"]
-        lines += describe_sides(self.train_pairs.counts, is_new=self.is_new)
-        if self.dev_pairs is not None:
-            lines += self._describe_dev()
-        lines.append(f"Parameters: {count_parameters(model):,}")
-        if self.config.jit_compile:
-            lines.append(_describe_programs(lengths.buckets, devices))
-        return "\n".join(lines)
+def describe(prepared: Preparation, model: keras.Model, devices: int) -> str:
+    """Returns the settings, counts of training pairs and number of parameters as text.
 
-    def _describe_dev(self):
-        pairs, limit = self.dev_pairs, self.architecture.num_positions
-        report = report_lengths(pairs, int(pairs.lengths.max()))
-        line = f"Dev data: {len(pairs)} {report.unit}, {report.describe_blank()}"
-        if pairs.sources is not None:
-            cut = 0 if limit is None else int((pairs.sources.lengths > limit).sum())
-            line += f", {cut} sources cut"
-        lines = [f"{line}.", *describe_sides(pairs.counts, is_new=self.is_new)]
-        if self.config.computes_dev_bleu:
-            references = list(self.dev_corpus.targets())
-            warning = metrics.bleu_warning(references, self.config.bleu_tokenize)
-            lines += [f"  {warning}"] if warning else []
-        return lines
+    `model` is the Transformer, or a model that contains it. `devices` is the number that train.
+    """
+    config = prepared.config
+    lengths = report_lengths(prepared.train_pairs, config.max_length)
+    source, target = (tokenizer.vocab_size for tokenizer in prepared.tokenizers)
+    vocabulary = f"Vocabularies: {source} source and {target} target pieces"
+    if prepared.tokenizers.is_shared:
+        vocabulary = f"Vocabulary: {target} pieces"
+    lines = describe_settings(config, prepared.architecture)
+    lines.append(f"{vocabulary} ({'new' if prepared.is_new else 'existing'})")
+    lines.append(f"Training data: {lengths}")
+    lines += describe_sides(prepared.train_pairs.counts, is_new=prepared.is_new)
+    if prepared.dev_pairs is not None:
+        lines += _describe_dev(prepared)
+    lines.append(f"Parameters: {count_parameters(model):,}")
+    if config.jit_compile:
+        buckets = lengths.buckets
+        each = "each bucket"
+        if devices > 1:
+            each = f"each of {buckets} buckets on each of {devices} devices"
+        lines.append(f"XLA: compiles at most {buckets * devices} programs, one for {each}.")
+    return "\n".join(lines)
+
+
+def _describe_dev(prepared):
+    pairs, limit = prepared.dev_pairs, prepared.architecture.num_positions
+    report = report_lengths(pairs, int(pairs.lengths.max()))
+    line = f"Dev data: {len(pairs)} {report.unit}, {report.describe_blank()}"
+    if pairs.sources is not None:
+        cut = 0 if limit is None else int((pairs.sources.lengths > limit).sum())
+        line += f", {cut} sources cut"
+    lines = [f"{line}.", *describe_sides(pairs.counts, is_new=prepared.is_new)]
+    if prepared.config.computes_dev_bleu:
+        references = list(prepared.dev_corpus.targets())
+        warning = metrics.bleu_warning(references, prepared.config.bleu_tokenize)
+        lines += [f"  {warning}"] if warning else []
+    return lines
 
 
 def describe_settings(config: RunConfig, architecture: TransformerConfig) -> list[str]:
@@ -128,7 +127,6 @@ def describe_settings(config: RunConfig, architecture: TransformerConfig) -> lis
 
 
 def count_parameters(model: keras.Model) -> int:
-    """Returns the number of trainable weights."""
     return sum(math.prod(variable.shape) for variable in model.trainable_variables)
 
 
@@ -136,13 +134,6 @@ def plan(config: RunConfig, directory: ModelDirectory) -> tuple[RunConfig, Trans
     """Returns the resolved settings and the architecture of a run, without reading its data.
 
     A vocabulary that is not trained yet is taken to have the size of the settings.
-
-    Args:
-        config: the settings.
-        directory: a writable model directory.
-
-    Raises:
-        ValueError: if settings or the model directory are invalid.
     """
     config, _, tokenizers, architecture = _plan(config, directory, is_chief=True)
     sizes = {} if tokenizers is None else tokenizers.sizes
@@ -152,20 +143,22 @@ def plan(config: RunConfig, directory: ModelDirectory) -> tuple[RunConfig, Trans
 def prepare(config: RunConfig, directory: ModelDirectory, *, is_chief: bool = True) -> Preparation:
     """Returns the `Preparation` of a run. Missing files are written.
 
-    Args:
-        config: the settings. They are resolved here.
-        directory: a writable model directory.
-        is_chief: whether this process may remove the settings of an earlier start that trained
-            nothing, and replace vocabularies that it made.
+    `is_chief`: whether this process may remove the settings of an earlier start that trained
+    nothing, and replace vocabularies that it made.
 
     Raises:
         ValueError: if settings, data or the model directory are invalid.
     """
     requested = config
     config, start, tokenizers, architecture = _plan(requested, directory, is_chief=is_chief)
-    needs_dev = config.needs_dev_set or requested.evaluate_every is not None
-    train, dev = _read_corpora(config, needs_dev=needs_dev)
-    corpora = {"train": train, "dev": dev}
+    corpora = {split: _read_corpus(config, split) for split in ("train", "dev")}
+    if corpora["dev"] is None and (config.needs_dev_set or requested.evaluate_every is not None):
+        is_text = config.kind == LANGUAGE_MODEL
+        files = "--dev_text" if is_text else "--dev_source and --dev_target"
+        raise ValueError(
+            "Expected a dev set with evaluate_every, dev_bleu, keep_best or early_stopping. "
+            f"Received: none. Give {files}, or leave these flags out."
+        )
     contents = {name: c.fingerprint for name, c in corpora.items() if c is not None}
     _warn_of_changed_text(config, start.recorded, contents)
     # A vocabulary that the user has put into the directory has no origin.
@@ -179,9 +172,12 @@ def prepare(config: RunConfig, directory: ModelDirectory, *, is_chief: bool = Tr
         sizes = config.vocab_size, config.source_vocab_size
         options = config.normalization, config.byte_fallback
         made_from = digest(contents["train"], *sizes, *options)
-        tokenizers = _load_left_over(start, made_from)
+        files = directory.vocabulary_files if start.is_left_over else []
+        # An earlier start made them from the same text.
+        if files and made_from == _origin(directory) and all(file.is_file() for file in files):
+            tokenizers = directory.load_tokenizers()
     if tokenizers is None:
-        tokenizers, is_new = _train_tokenizers(config, train, start), True
+        tokenizers, is_new = _train_tokenizers(config, corpora["train"], start), True
     architecture = dataclasses.replace(architecture, **tokenizers.sizes)
     _write_config(start, config.kind, architecture, tokenizers, made_from)
 
@@ -189,8 +185,18 @@ def prepare(config: RunConfig, directory: ModelDirectory, *, is_chief: bool = Tr
         cache = directory.path / "ids" / split
         return corpora[split] and encode_pairs(corpora[split], tokenizers, cache_dir=cache)
 
-    parts = tokenizers, is_new, architecture, encode("train"), dev, encode("dev"), contents
-    return Preparation(config, start.parent, directory, *parts)
+    return Preparation(
+        config=config,
+        directory=directory,
+        parent=start.parent,
+        tokenizers=tokenizers,
+        is_new=is_new,
+        architecture=architecture,
+        train_pairs=encode("train"),
+        dev_corpus=corpora["dev"],
+        dev_pairs=encode("dev"),
+        contents=contents,
+    )
 
 
 def _plan(requested, directory, *, is_chief):
@@ -214,7 +220,6 @@ class _Start:
     """A model directory, and the files that earlier starts have left in it.
 
     Attributes:
-        directory: the model directory.
         parent: the model directory with the initial weights, or None.
         is_left_over: whether an earlier start made the vocabulary, but trained nothing with it.
         resumes: whether an earlier start has written settings that this run must keep.
@@ -231,8 +236,7 @@ class _Start:
 def _find_start(config, directory, *, is_chief):
     """Returns the `_Start` of a directory.
 
-    If an earlier start used a given vocabulary, but trained nothing with it, its settings are
-    removed.
+    If an earlier start used a given vocabulary, but trained nothing with it, removes its settings.
     """
     parent = ModelDirectory.open(config.init_from, config.kind) if config.init_from else None
     if directory.is_configured:
@@ -265,11 +269,7 @@ def _score_settings(config, start):
 
 
 def _load_tokenizers(requested, start):
-    """Returns the tokenizers of the directory or of its parent, or None if there are none.
-
-    Args:
-        requested: the given settings of a `RunConfig`. The tokenizers must agree with them.
-    """
+    """Returns the tokenizers of the directory or of its parent, or None. Checks their settings."""
     directory, parent = start.directory, start.parent
     tokenizers, origin = None, directory.path
     if start.resumes:
@@ -371,19 +371,6 @@ def _new_architecture(config, settings):
     return TransformerConfig.from_preset(config.preset, **settings)
 
 
-def _read_corpora(config, *, needs_dev):
-    """Returns the training corpus, and the dev set or None."""
-    train, dev = _read_corpus(config, "train"), _read_corpus(config, "dev")
-    if needs_dev and dev is None:
-        is_text = config.kind == LANGUAGE_MODEL
-        files = "--dev_text" if is_text else "--dev_source and --dev_target"
-        raise ValueError(
-            "Expected a dev set with evaluate_every, dev_bleu, keep_best or early_stopping. "
-            f"Received: none. Give {files}, or leave these flags out."
-        )
-    return train, dev
-
-
 def _read_corpus(config, split):
     if config.kind == LANGUAGE_MODEL:
         text = getattr(config, f"{split}_text")
@@ -416,15 +403,6 @@ def _warn_of_changed_text(config, recorded, contents):
                 {"train": "training text", "dev": "dev set"}[split],
                 " and ".join(getattr(config, name) for name in names if getattr(config, name)),
             )
-
-
-def _load_left_over(start, made_from):
-    """Returns the tokenizers that an earlier start made from the same text, or None."""
-    directory = start.directory
-    if start.is_left_over and made_from == _origin(directory):
-        if all(file.is_file() for file in directory.vocabulary_files):
-            return directory.load_tokenizers()
-    return None
 
 
 def _train_tokenizers(config, corpus, start):
@@ -481,15 +459,6 @@ def settings_to_resume(directory: ModelDirectory) -> dict:
         return {} if _is_untrained(directory) else directory.read_run()
     except OSError:  # Reported when the directory is created.
         return {}
-
-
-def _describe_programs(buckets, devices):
-    if devices == 1:
-        return f"XLA: compiles at most {buckets} programs, one for each bucket."
-    return (
-        f"XLA: compiles at most {buckets * devices} programs, one for each of {buckets} buckets on "
-        f"each of {devices} devices."
-    )
 
 
 def _is_untrained(directory):

@@ -32,11 +32,6 @@ class StepLog(keras.callbacks.Callback):
     Once a step has been measured, the logs also have `tokens_per_second` (source and target tokens)
     and `seconds_left`. Measurements exclude checkpoints, evaluations, the first step, and steps
     whose logs have `compile_seconds`.
-
-    Args:
-        steps: the step counter.
-        log_every: number of steps between reports.
-        reports: objects such as `Terminal`.
     """
 
     def __init__(self, steps: Steps, log_every: int, reports: Sequence = ()):
@@ -92,14 +87,7 @@ class StepLog(keras.callbacks.Callback):
 
 
 class Terminal:
-    """Reports to the standard output.
-
-    On a terminal, it updates a progress bar. Otherwise, it writes a line per report.
-
-    Args:
-        steps: the step counter.
-        interactive: whether the standard output is a terminal. By default this is detected.
-    """
+    """Reports to the standard output: a progress bar on a terminal, otherwise a line per report."""
 
     def __init__(self, steps: Steps, *, interactive: bool | None = None):
         self._steps = steps
@@ -166,10 +154,6 @@ class TensorBoard:
 
     train/ has `loss`, `accuracy`, `learning_rate`, `tokens_per_second` and `gradient_norm`. dev/
     has `loss`, `accuracy`, `bleu`, `chrf` and the text `translations`.
-
-    Args:
-        steps: the step counter.
-        directory: directory for `tensorboard --logdir`.
     """
 
     _NAMES = ("loss", "accuracy", "learning_rate", "tokens_per_second", "gradient_norm")

@@ -35,11 +35,8 @@ def with_devices(config: RunConfig, recorded: Mapping | None = None) -> RunConfi
 
     "auto" is replaced by "mirrored" if there are several devices, else by "one". By default, a
     resumed run with the same strategy keeps its use of XLA. Other runs use XLA if they train on a
-    single GPU. Deterministic runs don't use XLA.
-
-    Args:
-        config: the settings.
-        recorded: the settings of the run that is resumed. None or empty for a new run.
+    single GPU. Deterministic runs don't use XLA. `recorded` are the settings of the run that is
+    resumed.
     """
     recorded = recorded or {}
     gpus = len(tf.config.list_physical_devices("GPU"))
@@ -78,9 +75,6 @@ def make_strategy(name: str, logical_devices: int = 0) -> tf.distribute.Strategy
             or their CPUs; waits for a process on each.
         logical_devices: with "mirrored", split the CPU into this number of devices instead of using
             GPUs. TensorFlow must not have been used in the process.
-
-    Raises:
-        ValueError: if the devices are not available, or if TF_CONFIG is missing or invalid.
     """
     if logical_devices and name != "mirrored":
         raise ValueError(
@@ -93,7 +87,10 @@ def make_strategy(name: str, logical_devices: int = 0) -> tf.distribute.Strategy
     # At lower levels, TensorFlow logs the devices and every sum over them.
     tf.get_logger().setLevel("WARNING")
     if name == "multiworker":
-        return _join_workers()
+        workers, index = workers_of(os.environ)
+        others = f"{index} of {len(workers)} is waiting for the others: {', '.join(workers)}."
+        print(f"Worker {others}", flush=True)
+        return tf.distribute.MultiWorkerMirroredStrategy()
     if logical_devices:
         parts = [tf.config.LogicalDeviceConfiguration()] * logical_devices
         cpu = tf.config.list_physical_devices("CPU")[0]
@@ -149,22 +146,12 @@ def workers_of(environment: Mapping[str, str]) -> tuple[list[str], int]:
     return workers, config["task"]["index"]
 
 
-def _join_workers():
-    workers, index = workers_of(os.environ)
-    addresses = ", ".join(workers)
-    print(f"Worker {index} of {len(workers)} is waiting for the others: {addresses}.", flush=True)
-    return tf.distribute.MultiWorkerMirroredStrategy()
-
-
 class WorkerLostError(RuntimeError):
     """Another process of the run has ended."""
 
 
 class WorkerGroup:
-    """The processes of a strategy. Only the chief, which is worker 0, writes files and prints.
-
-    Args:
-        strategy: the strategy of the run. It may have a single process.
+    """The processes of a strategy, or the only one. The chief, worker 0, writes files and prints.
 
     Attributes:
         size: number of processes.
@@ -182,7 +169,6 @@ class WorkerGroup:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process is the chief."""
         return self.index == 0
 
     def wait(self):

@@ -17,12 +17,9 @@ from .optimizer import LossScale
 def make_model(
     architecture: TransformerConfig, kind: str, dtype: str | None = None
 ) -> Transformer | CausalLM:
-    """Returns a new model with all its variables.
+    """Returns a new model of a `ModelDirectory.kind` with all its variables.
 
-    Args:
-        architecture: the architecture.
-        kind: kind of model, see `ModelDirectory.kind`.
-        dtype: Keras dtype policy of the layers. Default: the global one.
+    `dtype` is the Keras dtype policy of the layers. Default: the global one.
     """
     if kind == LANGUAGE_MODEL:
         return CausalLM(config=architecture, dtype=dtype)
@@ -132,7 +129,6 @@ class TrainingModel(keras.Model):
 
     @property
     def _mirrored(self):
-        """The MirroredStrategy of the model, or None."""
         strategy = self.distribute_strategy
         return strategy if isinstance(strategy, tf.distribute.MirroredStrategy) else None
 
@@ -150,12 +146,7 @@ class TrainingModel(keras.Model):
         return self._report(sums, tokens, self._update(gradients))
 
     def _differentiate(self, batch, factor):
-        """Returns the replica's sums and the gradients of loss * factor.
-
-        Returns:
-            The sums `[loss, correct tokens]`, the gradients of all variables, and the new states of
-            the random generators.
-        """
+        """Returns the replica's sums, the gradients of loss * factor, and the new random states."""
         variables = self.trainable_variables
         context = tf.distribute.get_replica_context()
         replicas, replica = context.num_replicas_in_sync, context.replica_id_in_sync_group
@@ -207,7 +198,6 @@ class TrainingModel(keras.Model):
         return tf.stack([tf.reduce_sum(losses), tf.reduce_sum(correct)])
 
     def _report(self, sums, tokens, others):
-        """Returns the logs of a step."""
         self.statistics.update_state(tf.concat([sum_over_replicas(sums), tokens], axis=0))
         logs = self.statistics.result() | others
         if isinstance(self.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy):
@@ -229,12 +219,7 @@ class TrainingModel(keras.Model):
 
 
 def mean_loss(model: Transformer | CausalLM, batches: tf.data.Dataset) -> tuple[float, int]:
-    """Returns the mean loss per target token, without dropout and smoothing, and their number.
-
-    Args:
-        model: the model.
-        batches: batches of known cardinality, see `TrainingModel`.
-    """
+    """Returns the mean loss per target token, without dropout and smoothing, and their number."""
     training = TrainingModel(model)
     training.compile(keras.optimizers.SGD())  # Not used, but Keras requires one.
     logs = training.evaluate(batches, verbose=0, return_dict=True)

@@ -14,23 +14,14 @@ from .callbacks import Steps, StopAtNan, StopSignals, WriteCheckpoints
 from .checkpoints import BestCheckpoints, Checkpoints
 from .dev_set import METRIC_NAMES, DevEvaluator, DevResults, DevTranslator, format_score
 from .optimizer import FusedAdam, NoamSchedule
-from .preparation import prepare, settings_to_resume
+from .preparation import describe, prepare, settings_to_resume
 from .reports import StepLog, TensorBoard, Terminal
-from .strategy import (
-    WorkerGroup,
-    check_xla,
-    describe_devices,
-    make_strategy,
-    with_devices,
-)
+from .strategy import WorkerGroup, check_xla, describe_devices, make_strategy, with_devices
 from .training_model import TrainingModel, make_model
 
 
 class TrainingRun:
     """A training run, restored from its last checkpoint.
-
-    Args:
-        config: the settings. They are resolved here.
 
     Attributes:
         config: the resolved settings.
@@ -73,31 +64,32 @@ class TrainingRun:
         self.worker_group.check_same(
             self._checksum(), "the same settings and data (checksums are compared)"
         )
-        self.checkpoints = Checkpoints(self.directory.checkpoints, self.config.keep_checkpoints)
+        self.checkpoints = Checkpoints(self.directory.checkpoints, config.keep_checkpoints)
         with self._strategy.scope():
             self.model = self._make_model()
             self.step = self.checkpoints.restore_latest(self.model)
-        if self.step > self.config.train_steps:
+        if self.step > config.train_steps:
             raise ValueError(
                 f"Expected --train_steps of at least {self.step}, the step of the last checkpoint. "
-                f"Received: {self.config.train_steps}. Give a larger --train_steps, or another "
+                f"Received: {config.train_steps}. Give a larger --train_steps, or another "
                 "--model_dir."
             )
         if self._prepared.parent is not None and self.step == 0:
             self.model.transformer.set_weights(self._prepared.parent.load_model().get_weights())
         is_due = self.step >= config.train_steps or self.step % config.evaluate_every == 0
         with_scores = config.computes_dev_bleu and is_due
-        file, writes = self.directory.evaluations_file, self.worker_group.is_chief
-        metric = config.best_metric
         self.evaluations = DevResults(
-            file, self.step, metric, writes=writes, with_scores=with_scores
+            self.directory.evaluations_file,
+            self.step,
+            config.best_metric,
+            writes=is_chief,
+            with_scores=with_scores,
         )
         self.worker_group.check_same(
             self.step, "the same last checkpoint (--model_dir must be on a shared file system)"
         )
-        if self.worker_group.is_chief:
-            contents = {"contents": self._prepared.contents}
-            self.directory.write_run(self.config.to_dict() | contents)
+        if is_chief:
+            self.directory.write_run(config.to_dict() | {"contents": self._prepared.contents})
 
     def _checksum(self):
         """Returns a checksum of the settings and data that must be equal on all workers."""
@@ -134,7 +126,7 @@ class TrainingRun:
     def describe(self) -> str:
         """Returns the settings, training pairs, number of parameters and devices as text."""
         devices = self._strategy.num_replicas_in_sync
-        settings = self._prepared.describe(self.model, devices)
+        settings = describe(self._prepared, self.model, devices)
         return f"{settings}\n{describe_devices(devices, self.config)}"
 
     def fit(self):
@@ -192,11 +184,13 @@ class TrainingRun:
             )
 
     def _batches(self, start):
-        config, pairs = self.config, self._prepared.train_pairs
-        order = config.batch_tokens, config.max_length, config.seed, start
+        config = self.config
         return training_batches(
-            pairs,
-            *order,
+            self._prepared.train_pairs,
+            config.batch_tokens,
+            config.max_length,
+            config.seed,
+            start,
             pad_to_boundary=config.jit_compile,
             row_multiple=self._strategy.num_replicas_in_sync,
         )

@@ -1,8 +1,9 @@
-"""Tests of training and evaluation batches: content, order, lengths and padding."""
+"""Tests of training and evaluation batches: content, lengths, padding, and skipped pairs."""
 
 import numpy as np
 import pytest
 
+from trainer.data import batching
 from trainer.data.batching import (
     bucket_boundaries,
     evaluation_batches,
@@ -120,6 +121,29 @@ def test_evaluation_batches_with_a_pair_above_batch_tokens(make_pairs):
 def test_settings_below_the_lengths_of_pairs_raise(pairs, batch_tokens, max_length, message):
     with pytest.raises(ValueError, match=f"Expected {message}"):
         training_batches(pairs, batch_tokens, max_length, seed=0)
+
+
+def test_bucket_boundaries_equal_tensor2tensor():
+    assert bucket_boundaries(7).tolist() == [7]
+    assert bucket_boundaries(8).tolist() == [8]
+    assert bucket_boundaries(64).tolist() == [
+        *range(8, 21),
+        *(22, 24, 26, 28, 30, 33, 36, 39, 42, 46, 50, 55, 60, 64),
+    ]
+
+
+@pytest.mark.parametrize("pairs_per_pass", [batching._PAIRS_PER_PASS, 3])
+def test_report_lengths_counts_skipped_pairs_and_buckets(make_pairs, monkeypatch, pairs_per_pass):
+    monkeypatch.setattr(batching, "_PAIRS_PER_PASS", pairs_per_pass)
+    pairs = make_pairs([2, 9, 1, 12, 1, 3, 11], [3, 13, 4, 4, 40, 1, 11])
+    report = report_lengths(pairs, max_length=11)
+    assert (report.pairs, report.used, report.too_long, report.blank) == (7, 2, 3, 2)
+    assert str(report) == (
+        "2 of 7 pairs are used. Skipped: 3 longer than 11 tokens, 2 with a blank side."
+    )
+    # Buckets 8, 10 and 11. The others are too long or blank.
+    pairs = make_pairs([2, 8, 10, 11, 12, 1, 3], [3, 4, 4, 9, 40, 1, 1])
+    assert report_lengths(pairs, max_length=11).buckets == 3
 
 
 @pytest.mark.slow

@@ -42,10 +42,6 @@ def test_training_is_deterministic_and_prints_nothing(tokenizer, capfd):
     again = SentencePieceTokenizer.train(iter(SENTENCES), vocab_size=307)
     assert capfd.readouterr() == ("", "")
     assert again.fingerprint == tokenizer.fingerprint
-    assert again.vocab_size == 307
-
-
-def test_training_on_a_sample_is_deterministic():
     lines = [text for pair in generate("train", size=607) for text in pair]
     train = lambda lines, **options: (
         SentencePieceTokenizer.train(iter(lines), vocab_size=151, **options).fingerprint
@@ -54,12 +50,6 @@ def test_training_on_a_sample_is_deterministic():
     assert sample == train(lines, max_sentences=211)
     assert sample != train(lines)
     assert sample != train(lines[:211]), "trained on the first sentences, not a sample"
-
-
-def test_characters_outside_the_vocabulary_are_unknown(tokenizer):
-    ids = tokenizer.tokenize(tf.constant(["Ω"]))
-    assert 2 in ids.to_list()[0]
-    assert tokenizer.detokenize(ids).numpy()[0].decode().strip() == "⁇"
 
 
 def test_maximum_vocab_size_in_the_error_is_valid():
@@ -105,6 +95,9 @@ def with_bytes():
 
 def test_byte_fallback_leaves_no_character_unknown(with_bytes, tokenizer):
     assert with_bytes.byte_fallback and not tokenizer.byte_fallback
+    unknown = tokenizer.tokenize(["Ω"])
+    assert 2 in unknown.flat_values
+    assert tokenizer.detokenize(unknown).numpy()[0].decode().strip() == "⁇"
     assert [with_bytes.names[i] for i in with_bytes.byte_ids][::255] == ["<0x00>", "<0xFF>"]
     texts = ["Ω and 你好", "the \u2585 dog", "\U0001f600"]
     ids = with_bytes.tokenize(texts)
@@ -134,11 +127,10 @@ def test_minimum_vocab_size_with_bytes_in_the_error_is_valid(size):
         (SENTENCES, 50021, r"a vocab_size of at most \d+, .* Received: 50021. Lower vocab_size"),
         (SENTENCES, 11, r"a vocab_size of at least \d+, the number of characters.* Received: 11."),
         ([], 307, "sentences to train a vocabulary on. Received: only blank sentences."),
-        (["", "  "], 307, "sentences to train a vocabulary on. Received: only blank sentences."),
-        (["\u2585"], 307, "sentences to train a vocabulary on. Received: only blank sentences."),
+        (["", " \u2585"], 307, "sentences to train .*: only blank sentences."),
         (["\u200b"], 307, "sentences to train .*: only characters that normalization removes."),
     ],
-    ids=["too large", "too small", "no sentence", "blank", "reserved", "removed"],
+    ids=["too large", "too small", "no sentence", "blank", "removed"],
 )
 def test_training_that_is_impossible_raises(sentences, vocab_size, message):
     with pytest.raises(ValueError, match=f"Expected {message}"):

@@ -4,8 +4,6 @@
 
 import gzip
 import json
-import re
-from collections import Counter
 
 import compare_subwords
 import pytest
@@ -30,11 +28,9 @@ def test_encodings_and_decodings_equal_tensor2tensor():
         assert decodings > 570, name
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", RECORDED)
-def test_single_strings_equal_a_batch(name):
-    tokenizer = SubwordTokenizer.from_file(RECORDED[name])
-    recorded = json.loads(RECORDED[name].with_suffix(".json").read_text())
+def test_single_strings_equal_a_batch():
+    tokenizer = SubwordTokenizer.from_file(RECORDED["hostile"])
+    recorded = json.loads(RECORDED["hostile"].with_suffix(".json").read_text())
     for text, ids in recorded["encoded"][::29]:
         assert tokenizer.tokenize(tf.constant([text])).to_list() == [ids + [1]]
         assert tokenizer.detokenize(tf.constant([ids + [1]])).numpy().tolist() == [text.encode()]
@@ -81,37 +77,17 @@ def test_from_file_of_a_missing_or_other_file_raises(tmp_path):
             SubwordTokenizer.from_file(tmp_path / f"{name}.vocab")
 
 
-def frequent_pieces(lines, size):
-    """Returns a vocabulary file with the most frequent words of a text and their prefixes."""
-    words = Counter(
-        word + "_"
-        for line in lines
-        for word in re.findall(r"\w+|[^\w\s]+", line)
-        if "_" not in word
-    )
-    pieces = Counter()
-    for word, count in words.items():
-        for end in range(2, len(word) + 1):
-            pieces[word[:end]] += count
-    subtokens = ["<pad>_", "<EOS>_", " ", *(piece for piece, _ in pieces.most_common(size))]
-    characters = set(r"\_u;0123456789").union(*subtokens)
-    return "".join(f"'{subtoken}'\n" for subtoken in [*subtokens, *sorted(characters)]).encode()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", ["wmt_sample", "multi30k"])
 def test_real_text_equals_the_python_vocabulary(real_text, folder):
     files = sorted(real_text(folder).glob("*.gz"))
     assert files
     texts = [gzip.decompress(file.read_bytes()).decode() for file in files]
-    lines = [line for text in texts for line in text.split("\n")][::11]
-    contents = frequent_pieces(lines, 4001), RECORDED["small"].read_bytes()
-    for content in contents:
-        plain, tokenizer = SubwordVocabulary.from_bytes(content), SubwordTokenizer(content)
-        for start in range(0, len(lines), 8192):
-            chunk = lines[start : start + 8192]
-            expected = [plain.encode(line) for line in chunk]
-            ids = tokenizer.tokenize(tf.constant(chunk))
-            assert ids.to_list() == [row + [1] for row in expected]
-            texts = [text.decode() for text in tokenizer.detokenize(ids).numpy()]
-            assert texts == [plain.decode(row) for row in expected] == chunk
+    lines = [line for text in texts for line in text.split("\n")][::53]
+    content = RECORDED["small"].read_bytes()
+    plain, tokenizer = SubwordVocabulary.from_bytes(content), SubwordTokenizer(content)
+    expected = [plain.encode(line) for line in lines]
+    ids = tokenizer.tokenize(tf.constant(lines))
+    assert ids.to_list() == [row + [1] for row in expected]
+    texts = [text.decode() for text in tokenizer.detokenize(ids).numpy()]
+    assert texts == [plain.decode(row) for row in expected] == lines

@@ -97,10 +97,7 @@ def test_files_are_read_as_a_stream(write):
     assert list(pairs) == [("un", "eins"), ("deux", "zwei")]
 
 
-def test_missing_file_raises(write, tmp_path):
-    message = "Expected a text file at .*none.en. Received: no such file. Check the path."
-    with pytest.raises(ValueError, match=message):
-        read_text(str(tmp_path / "none.en"), write("a.de", "eins\n"))
+def test_directory_raises(write, tmp_path):
     with pytest.raises(ValueError, match="Received: a directory. Check the path."):
         read_text(write("a.en", "one\n"), str(tmp_path))
 
@@ -118,7 +115,6 @@ ONE, EINS = {"a.en": b"one\n"}, {"a.de": b"eins\n"}
     ("sources", "targets", "message"),
     [
         (ONE, {"a.de": b""}, f".*a.de {EMPTY}"),
-        (ONE, {"a.de.gz": gzip.compress(b"")}, f".*a.de.gz {EMPTY}"),
         (
             ONE | {"b.en": b"one\ntwo\nthree\n"},
             EINS | {"b.de": b"eins\nzwei\ndrei\nvier\nsieben"},
@@ -130,17 +126,7 @@ ONE, EINS = {"a.en": b"one\n"}, {"a.de": b"eins\n"}
             {"a.de": "eins\nfünf\n".encode("latin-1")},
             r"UTF-8 text in .*a.de. Received: invalid .*\\xfc.* in line 2. Convert .*iconv -f",
         ),
-        (
-            {"a.en.gz": gzip.compress("fünf\n".encode("latin-1"))},
-            EINS,
-            "UTF-8 text in .*a.en.gz. Received: invalid bytes",
-        ),
-        ({"a.en": "\ufeffone\n".encode()}, EINS, ".*a.en without a byte order mark. .* Remove"),
-        (
-            {"a.en.gz": gzip.compress("\ufeffone\n".encode())},
-            EINS,
-            ".*a.en.gz without a byte order mark",
-        ),
+        ({"a.en.gz": gzip.compress("\ufeffone\n".encode())}, EINS, ".*without a byte order"),
         ({"a.en": b"one\rtwo\r"}, EINS, "lines of .*a.en to end in a line feed. Received:"),
         ({"plain.gz": b"one\n"}, EINS, f".*plain.gz {NOT_GZIP}"),
         ({"short.gz": gzip.compress(b"one\n")[:-9]}, EINS, f".*short.gz {NOT_GZIP}"),
@@ -159,7 +145,6 @@ def test_invalid_files_raise(sources, targets, message, tmp_path):
     ("source", "target", "received"),
     [
         ("a.en", "", "only source files, a.en. Give the target"),
-        ("", "a.de", "only target files, a.de. Give the source"),
         (None, "a.de", "only target files, a.de. Give the source"),
         (None, None, "neither"),
     ],
@@ -167,13 +152,6 @@ def test_invalid_files_raise(sources, targets, message, tmp_path):
 def test_missing_side_raises(source, target, received):
     with pytest.raises(ValueError, match=f"Expected source and target files. Received: {received}"):
         read_text(source, target)
-
-
-def test_read_text_of_real_text(real_text):
-    folder = real_text("multi30k")
-    pairs = list(read_text(str(folder / "val.en.gz"), str(folder / "val.de.gz")))
-    assert len(pairs) == 1014
-    assert pairs[0][0] == "A group of men are loading cotton onto a truck"
 
 
 def test_files_may_be_pipes(tmp_path):

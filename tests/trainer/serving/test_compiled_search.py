@@ -44,13 +44,13 @@ class RandomModel:
 @pytest.fixture
 def searched_sizes(monkeypatch):
     """Returns the sizes of the searches that are traced for XLA."""
-    sizes, search_compiled = [], search._search_compiled
+    sizes, n_best = [], search.n_best
 
-    def record(transformer, settings, source, length_limit):
+    def record(transformer, source, *limits, **settings):
         sizes.append(tuple(source.shape))
-        return search_compiled(transformer, settings, source, length_limit)
+        return n_best(transformer, source, *limits, **settings)
 
-    monkeypatch.setattr(search, "_search_compiled", record)
+    monkeypatch.setattr(search, "n_best", record)
     return sizes
 
 

@@ -13,8 +13,8 @@ from examples.synthetic_corpus import generate
 
 REQUESTS = 1_000
 THREADS = 16
-# The measured growth is 0.1 MiB. A leak of 1.3 KiB for each of the 6,667 texts after the first
-# third would exceed this limit.
+# The measured growth is 0.1 MiB. A leak of 1.3 KiB for each text after the first third would exceed
+# this limit.
 MOST_GROWTH = 8 * 2**20
 
 

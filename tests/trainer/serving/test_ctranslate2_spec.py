@@ -11,7 +11,6 @@ from small_transformers import small_config
 
 from t2t_relpos.decoding import beam_search, greedy_search
 from t2t_relpos.models import Transformer, TransformerConfig
-from trainer.model_dir import ModelDirectory
 
 VOCAB_SIZE = 43
 EOS_ID = 1
@@ -25,13 +24,7 @@ KINDS = {
     "no value table": {"use_value_table": False},
     "no tables": {"use_key_table": False, "use_value_table": False},
     "left and right": {"max_relative_position": (4, 2)},
-    "left and right, no value table": {"max_relative_position": (2, 4), "use_value_table": False},
-    "left and right, no key table": {"max_relative_position": (3, 0), "use_key_table": False},
-    "left and right, no tables": {
-        "max_relative_position": (0, 3),
-        "use_key_table": False,
-        "use_value_table": False,
-    },
+    "left only, no key table": {"max_relative_position": (3, 0), "use_key_table": False},
     "one head, tables per head": {"share_heads": False, "num_heads": 1},
     "sinusoidal": {"position": "sinusoidal"},
     "learned": {"position": "learned", "max_length": 13},
@@ -181,27 +174,6 @@ def test_recorded_models_of_tensor2tensor_equal_ctranslate2(translator):
         expected, expected_scores = ours(greedy_search, model, sources, LENGTH)
         assert ids == expected, name
         np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=2e-5, err_msg=name)
-
-
-@pytest.mark.slow
-def test_beam_search_of_a_trained_model_equals_ctranslate2(
-    trained_model_dir, sentences, translator
-):
-    directory = ModelDirectory.open(trained_model_dir)
-    model = directory.load_model()
-    sources = directory.load_tokenizer().tokenize(sentences).to_list()
-    options = {"beam_size": 4, "length_penalty": 0, "max_decoding_length": 60}
-    ids, scores = translate(translator(model), sources, **options)
-    expected, expected_scores = ours(beam_search, model, sources, 60, beam_size=4, alpha=0.0)
-    # CTranslate2 always treats truncated outputs as finished, but our search only if none finished.
-    ended = np.array([hypotheses[0][-1] == EOS_ID for hypotheses in ids])
-    same = np.array([one == other for one, other in zip(ids, expected)])
-    assert ended.sum() > 3
-    np.testing.assert_allclose(scores[same], expected_scores[same], rtol=1e-4, atol=2e-5)
-    # Our search looks for EOS among the best 2k candidates, CTranslate2 among the best k, so our
-    # scores can only be higher.
-    assert (expected_scores[~same & ended] > scores[~same & ended]).all()
-    assert same[ended].mean() > 0.5
 
 
 def test_padding_is_excluded_from_search_and_softmax(rng, translator):

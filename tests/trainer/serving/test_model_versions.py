@@ -8,8 +8,8 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
+from signature_calls import as_tensors, assert_answer_equals, calls, meta_graph
 from subprocesses import run_python
-from tensorflow.core.protobuf import saved_model_pb2
 
 from trainer.serving import model_versions
 from trainer.serving.translator import ABSENT
@@ -41,13 +41,6 @@ TEXT_OPS = {
     "SentencepieceDetokenizeOp",
     "SentencepieceIdToStringOp",
 }
-
-
-def meta_graph(path):
-    """Returns the MetaGraphDef of a SavedModel."""
-    model = saved_model_pb2.SavedModel()
-    model.ParseFromString((path / "saved_model.pb").read_bytes())
-    return model.meta_graphs[0]
 
 
 def operations(graph):
@@ -122,41 +115,25 @@ def test_model_translates_without_this_project(exported_dir, exported, sentences
 @pytest.mark.slow
 def test_session_equals_the_loaded_model(exported_dir, loaded):
     # TensorFlow Serving also loads a model into a session, and feeds and fetches tensors by name.
-    texts = [b"The dog runs.", b"", b"house " * 100, "犬が走る 🎉".encode(), b"\xff\xfe raw \x80"]
-    texts = np.array(texts, object)
-    options = {"beam_size": np.int32(5), "max_length": np.int32(23), "num_results": np.int32(3)}
-    options["alpha"] = np.float32(0.25)
-    asked = [
-        ("serving_default", {"text": texts}),
-        ("serving_default", {"text": texts[:0]}),
-        ("translate", {"text": texts} | options),
-        ("score", {"text": texts, "translation": texts[::-1]}),
-        ("tokenize", {"text": texts}),
-        ("ids", {"text": texts}),
-        ("detokenize", {"ids": np.int32([[5, 7, 11, 1, 5], [-3, 2000, 5, 0, 1]])}),
-    ]
+    text = ["The dog runs.", "", "house " * 100, "犬が走る 🎉", "\udcff\udcfe raw bytes \udc80"]
     definitions = meta_graph(exported_dir / "1").signature_def
 
     def ask(session, name, arguments):
         inputs, outputs = definitions[name].inputs, definitions[name].outputs
-        feeds = {inputs[key].name: value for key, value in arguments.items()}
+        feeds = {inputs[key].name: value.numpy() for key, value in arguments.items()}
         return session.run({key: info.name for key, info in outputs.items()}, feeds)
 
+    asked = [*calls(text), ("serving_default", {"text": []})]
+    asked = [(name, as_tensors(arguments, definitions[name].inputs)) for name, arguments in asked]
+    (translate,) = (arguments for name, arguments in asked if name == "translate")
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         tf.compat.v1.saved_model.load(session, ["serve"], str(exported_dir / "1"))
         answers = [ask(session, *call) for call in asked]
         message = "Expected beam_size from 1 to 32, the maximum of this export. Received: 0."
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-            ask(session, "translate", {"text": texts} | options | {"beam_size": np.int32(0)})
+            ask(session, "translate", translate | {"beam_size": np.zeros([], "int32")})
     for (name, arguments), answer in zip(asked, answers, strict=True):
-        arguments = {key: tf.constant(value) for key, value in arguments.items()}
-        expected = loaded.signatures[name](**arguments)
-        assert set(answer) == set(expected), name
-        for key, value in expected.items():
-            if value.dtype.is_floating:
-                np.testing.assert_allclose(answer[key], value, atol=1e-4, rtol=1e-4, err_msg=key)
-            else:
-                assert answer[key].tolist() == value.numpy().tolist(), (name, key)
+        assert_answer_equals(answer, loaded.signatures[name](**arguments), name)
 
 
 @pytest.fixture
@@ -220,25 +197,15 @@ def test_latest_version_is_the_highest_number(tmp_path):
     assert model_versions.versions(tmp_path / "absent") == []
 
 
-@pytest.mark.parametrize(
-    ("name", "state"),
-    [
-        ("absent", "does not exist"),
-        ("empty", "has none"),
-        ("hollow", "has none"),
-        ("file", "is a file"),
-    ],
-)
-def test_path_without_a_saved_model_raises(tmp_path, name, state):
+def test_path_without_a_saved_model_raises(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "hollow/3").mkdir(parents=True)
     (tmp_path / "file").touch()
-    message = (
-        f"Expected the directory of a SavedModel, .* Received: {re.escape(str(tmp_path / name))}, "
-        f"which {state}. Write"
-    )
-    with pytest.raises(ValueError, match=message):
-        model_versions.load(tmp_path / name)
+    states = {"absent": "does not exist", "empty": "has none", "hollow": "has none"}
+    for name, state in (states | {"file": "is a file"}).items():
+        message = f"Expected the directory of a SavedModel, .* Received: .*/{name}, which {state}."
+        with pytest.raises(ValueError, match=message):
+            model_versions.load(tmp_path / name)
 
 
 def test_other_saved_models_raise(tmp_path):
@@ -267,22 +234,27 @@ def test_version_appears_when_it_is_complete(tmp_path):
     assert (directory / "1/saved_model.pb").read_text() == "whole"
     assert sorted(entry.name for entry in directory.iterdir()) == ["1"]
     assert (directory / "1").stat().st_mode & 0o777 == 0o755
-
-
-def test_new_version_is_the_given_or_the_next_number(tmp_path):
-    for version, expected in ((None, "1"), (7, "7"), (None, "8"), (3, "3"), (None, "9")):
-        with model_versions.new_version(tmp_path, version) as (_, final):
+    for version, expected in ((7, "7"), (None, "8"), (3, "3"), (None, "9")):
+        with model_versions.new_version(directory, version) as (_, final):
             assert final.name == expected
 
 
-def test_failed_export_leaves_no_files(tmp_path):
-    with (
-        pytest.raises(RuntimeError, match="halfway"),
-        model_versions.new_version(tmp_path) as (aside, _),
-    ):
-        (aside / "saved_model.pb").touch()
-        raise RuntimeError("halfway")
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (RuntimeError("halfway"), RuntimeError("halfway")),
+        (
+            tf.errors.ResourceExhaustedError(None, None, "No space left on device"),
+            OSError("No space left on device: '.*/name/1'"),
+        ),
+    ],
+)
+def test_failed_export_leaves_no_files(tmp_path, error, expected):
+    with pytest.raises(type(expected), match=str(expected)):
+        with model_versions.new_version(tmp_path / "name") as (aside, _):
+            (aside / "saved_model.pb").touch()
+            raise error
+    assert list((tmp_path / "name").iterdir()) == []
 
 
 def test_existing_version_is_never_overwritten(tmp_path):
@@ -300,25 +272,12 @@ def test_existing_version_is_never_overwritten(tmp_path):
     assert (tmp_path / "6/theirs").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "version", "message"),
-    [
-        ("new", 0, "Expected the version to be a positive integer. Received: 0."),
-        ("new", -1, "Expected the version to be a positive integer. Received: -1."),
-    ],
-)
-def test_unsuitable_version_raises(tmp_path, name, version, message):
-    with pytest.raises(ValueError, match=message):
-        with model_versions.new_version(tmp_path / name, version):
-            raise AssertionError("new_version did not raise")
+@pytest.mark.parametrize("version", [0, -1])
+def test_unsuitable_version_raises(tmp_path, version):
+    message = f"Expected the version to be a positive integer. Received: {version}."
+    with pytest.raises(ValueError, match=message), model_versions.new_version(tmp_path, version):
+        raise AssertionError("new_version did not raise")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_full_disk_raises_and_leaves_no_files(tmp_path):
-    with pytest.raises(OSError, match="No space left on device: '.*/name/1'"):
-        with model_versions.new_version(tmp_path / "name"):
-            raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
-    assert not list((tmp_path / "name").iterdir())
 
 
 def test_loading_logs_no_warning(exported_dir, caplog):

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import tensorflow as tf
 from small_transformers import small_config
-from tiny_training import dataset, fit_shards, training_model
+from tiny_training import TinyTransformer, dataset, fit_shards, training_model
 
 from t2t_relpos.models import Transformer
 from trainer.training.batch_parts import shard
@@ -30,17 +30,16 @@ def batches():
     return made
 
 
-def make_model(strategy, dropout=0.0, dtype="float32", **settings):
-    config = small_config(dropout=dropout, max_relative_position=16, max_length=256)
-    options = {"run_eagerly": False}
+def make_model(strategy, transformer=TinyTransformer, **settings):
     with strategy.scope():
-        return training_model(lambda: Transformer(config, dtype=dtype), options=options, **settings)
+        return training_model(transformer, options={"run_eagerly": False}, **settings)
 
 
 def results(strategy):
+    config = small_config(max_relative_position=16, max_length=256)
     found = {}
     # Replicas have unequal numbers of micro-batches.
-    model = make_model(strategy, device_tokens=7, clip_norm=2.0)
+    model = make_model(strategy, lambda: Transformer(config), device_tokens=7, clip_norm=2.0)
     start = model.get_weights()
     for name, data, rate, steps in (
         *((f"batch {i}", [batch], 1.0, 1) for i, batch in enumerate(batches())),

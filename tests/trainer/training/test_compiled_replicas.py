@@ -73,7 +73,9 @@ def on_two(tmp_path_factory):
     """Returns what the program xla_replicas.py prints."""
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests/support")])
     program = Path(__file__).parent / "xla_replicas.py"
-    return json.loads(run_python(program, env=environment(PYTHONPATH=paths)).stdout)
+    # Optimized code takes longer to compile than it saves.
+    variables = environment(PYTHONPATH=paths, XLA_FLAGS="--xla_backend_optimization_level=0")
+    return json.loads(run_python(program, env=variables).stdout)
 
 
 @pytest.mark.slow
@@ -83,21 +85,13 @@ def test_two_replicas_compile_the_small_program(on_two):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("case", "rtol"),
-    [
-        ("one layer", 2e-6),
-        ("Transformer", 2e-6),
-        ("micro-batches", 2e-6),
-        ("bfloat16", 2e-2),
-        ("float16", 4e-3),
-    ],
+    ("case", "rtol"), [("Transformer", 2e-6), ("micro-batches", 2e-6), ("float16", 4e-3)]
 )
-def test_steps_equal_those_of_one_device_and_without_xla(on_two, case, rtol):
+def test_steps_equal_those_of_one_device_without_xla(on_two, case, rtol):
     found = on_two[case]
     assert len(found["xla"]["loss"]) == 4
     for name in ("loss", "gradient_norm", "tokens"):
-        for other in ("one", "plain"):
-            np.testing.assert_allclose(found["xla"][name], found[other][name], rtol=rtol)
+        np.testing.assert_allclose(found["xla"][name], found["one"][name], rtol=rtol)
     assert found["xla"]["loss"][-1] < found["xla"]["loss"][0]
 
 
@@ -106,17 +100,16 @@ def test_programs_are_shapes_times_replicas(on_two):
     found = on_two["micro-batches"]
     assert found["xla"]["programs"] == [2, 4]
     assert min(found["xla"]["compile_seconds"]) > 0
-    assert "programs" not in found["plain"]
     assert found["traces"] == [2, 2]
 
 
 @pytest.mark.slow
 def test_dropout_states_are_equal_on_both_replicas(on_two):
     """A program draws from a stream of its replica. The states advance as without XLA."""
-    found = on_two["dropout"]
+    found = on_two["dropout in bfloat16"]
     [(first, second)] = found["states"]
     assert first == second and first[1] == 4  # One draw per step, in any number of micro-batches.
-    losses = [found[name]["loss"] for name in ("xla", "plain", "one")]
+    losses = [found[name]["loss"] for name in ("xla", "one")]
     assert all(loss[-1] < loss[0] for loss in losses)
 
 
@@ -127,7 +120,7 @@ def test_lengths_are_known_while_a_replica_traces(on_two):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["one layer", "Transformer", "dropout", "float16"])
+@pytest.mark.parametrize("case", ["Transformer", "float16", "dropout in bfloat16"])
 def test_resources_of_a_program_are_on_the_device_of_its_replica(on_two, case):
     """In a program of one GPU, a variable of another one is an error of TensorFlow."""
     found = on_two[case]

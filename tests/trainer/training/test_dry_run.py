@@ -39,13 +39,10 @@ def test_count_buckets_counts_batches_tokens_and_padded_positions(small_run, tmp
 
 
 def test_count_buckets_with_xla_pads_to_boundaries(small_run, tmp_path, pairs):
-    found = count_buckets(
-        pairs, small_run.config(tmp_path, batch_tokens=26, jit_compile=True).resolve()
-    )
-    assert [bucket.positions for bucket in found] == [3 * 16, 2 * 26]
     config = small_run.config(tmp_path, batch_tokens=26, jit_compile=True).resolve()
-    on_two = count_buckets(pairs, config, devices=2)
-    assert [bucket.positions for bucket in on_two] == [4 * 16, 2 * 26]
+    for devices, rows in ((1, 3), (2, 4)):
+        found = count_buckets(pairs, config, devices)
+        assert [bucket.positions for bucket in found] == [rows * 16, 2 * 26]
 
 
 def test_format_table_aligns_columns_and_sums_an_epoch():
@@ -144,18 +141,11 @@ def test_peak_memory_counts_tensors_until_their_last_use():
 
 
 @pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({}, (4, 256)),
-        ({"device_tokens": 600}, (2, 256)),
-        ({"device_tokens": 100}, (1, 256)),
-        ({"devices": 3}, (2, 256)),
-    ],
+    ("device_tokens", "devices", "rows"), [(None, 1, 4), (600, 1, 2), (100, 1, 1), (None, 3, 2)]
 )
-def test_largest_part_is_that_of_a_device(small_run, tmp_path, settings, expected):
-    devices = settings.get("devices", 1)
-    config = small_run.config(tmp_path, device_tokens=settings.get("device_tokens"))
-    assert _largest_part([(128, 8), (4, 256), (10, 100)], config, devices) == expected
+def test_largest_part_is_that_of_a_device(small_run, tmp_path, device_tokens, devices, rows):
+    config = small_run.config(tmp_path, device_tokens=device_tokens)
+    assert _largest_part([(128, 8), (4, 256), (10, 100)], config, devices) == (rows, 256)
 
 
 def test_forecast_counts_the_devices_of_all_workers(small_run, tmp_path, monkeypatch):

@@ -3,14 +3,12 @@ import functools
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from comparisons import assert_all_equal
 from small_transformers import small_config
 from tiny_training import BATCH, TinyTransformer, fit, training_model
 
 from t2t_relpos.models import Transformer
 from trainer.model_dir import ModelDirectory
-from trainer.training.optimizer import LossScale
 
 CONFIG = small_config()
 TRANSFORMER = functools.partial(Transformer, CONFIG)
@@ -74,25 +72,6 @@ def test_not_finite_update_is_skipped_and_halves_the_scale(run_eagerly):
     model.loss_scale.scale.assign(2.0**10)
     assert fit(model)["loss_scale"] == [2.0**10]
     assert any(np.any(one != other) for one, other in zip(before, model.get_weights()))
-
-
-@pytest.mark.parametrize(
-    ("start", "finite", "expected"),
-    [
-        (LossScale.smallest, False, LossScale.smallest),
-        (0.0, False, LossScale.smallest),
-        (LossScale.largest, True, LossScale.largest),
-        (np.inf, False, LossScale.largest),
-    ],
-)
-def test_scale_stays_between_its_limits(start, finite, expected):
-    variable, optimizer = keras.Variable([1.0]), keras.optimizers.SGD()
-    optimizer.build([variable])
-    loss_scale = LossScale(optimizer)
-    loss_scale.growth_steps = 1
-    loss_scale.scale.assign(start)
-    loss_scale.apply([tf.zeros(1)], [variable], tf.constant(finite))
-    assert float(loss_scale.scale.value) == expected
 
 
 def test_scale_doubles_after_growth_steps():

@@ -6,10 +6,19 @@ import pytest
 import tensorflow as tf
 
 from t2t_relpos.attention import dispatch
-from t2t_relpos.layers import TransformerEncoder
+from t2t_relpos.layers import RelativeMultiHeadAttention
 from trainer.config import RunConfig
 from trainer.training import strategy
-from trainer.training.strategy import check_xla, make_strategy, with_devices, workers_of
+from trainer.training.strategy import (
+    WorkerGroup,
+    WorkerLostError,
+    check_xla,
+    make_strategy,
+    with_devices,
+    workers_of,
+)
+
+RUN = {"preset": "tiny", "model_dir": "x", "data": "any"}
 
 
 def test_strategy_named_one_is_the_default_of_tensorflow():
@@ -46,40 +55,37 @@ def with_gpus(monkeypatch):
 )
 def test_strategy_and_xla_of_a_machine(gpus, settings, expected, with_gpus):
     with_gpus(gpus)
-    config = with_devices(RunConfig(preset="tiny", model_dir="x", data="any", **settings))
+    config = with_devices(RunConfig(**RUN, **settings))
     assert (config.strategy, config.jit_compile) == expected
 
 
 @pytest.mark.parametrize(
-    ("gpus", "recorded", "settings", "expected"),
+    ("gpus", "strategy", "jit_compile", "settings", "expected"),
     [
-        (2, ("mirrored", True), {}, True),
-        (2, ("mirrored", True), {"jit_compile": False}, False),
-        (2, ("mirrored", True), {"deterministic": True}, False),
-        (2, ("mirrored", False), {"jit_compile": True}, True),
-        (2, ("one", True), {}, False),
-        (1, ("one", False), {}, False),
-        (1, ("mirrored", False), {}, True),
-        (0, ("one", True), {}, True),
-        (2, ("mirrored", True), {"strategy": "multiworker"}, False),
+        (2, "mirrored", True, {}, True),
+        (2, "mirrored", True, {"jit_compile": False}, False),
+        (2, "mirrored", True, {"deterministic": True}, False),
+        (2, "mirrored", False, {"jit_compile": True}, True),
+        (2, "one", True, {}, False),
+        (1, "one", False, {}, False),
+        (1, "mirrored", False, {}, True),
+        (0, "one", True, {}, True),
+        (2, "mirrored", True, {"strategy": "multiworker"}, False),
     ],
 )
 def test_resumed_run_keeps_xla_with_the_same_strategy(
-    gpus, recorded, settings, expected, with_gpus
+    gpus, strategy, jit_compile, settings, expected, with_gpus
 ):
     with_gpus(gpus)
-    config = RunConfig(preset="tiny", model_dir="x", data="any", **settings)
-    recorded = dict(zip(("strategy", "jit_compile"), recorded))
-    assert with_devices(config, recorded).jit_compile is expected
+    recorded = {"strategy": strategy, "jit_compile": jit_compile}
+    assert with_devices(RunConfig(**RUN, **settings), recorded).jit_compile is expected
 
 
 @pytest.mark.parametrize("error", [None, "InternalError: no libdevice"])
 def test_run_continues_without_xla_if_a_small_program_fails(error, monkeypatch, caplog):
     checked = []
     monkeypatch.setattr(strategy, "xla_error", lambda devices: checked.append(devices) or error)
-    config = RunConfig(
-        preset="tiny", model_dir="x", data="any", strategy="mirrored", jit_compile=True
-    )
+    config = RunConfig(**RUN, strategy="mirrored", jit_compile=True)
     assert check_xla(config, "devices").jit_compile is (error is None)
     assert checked == ["devices"]
     line = "Training continues without XLA. A small compiled program failed: " + str(error)
@@ -91,7 +97,7 @@ def test_run_continues_without_xla_if_a_small_program_fails(error, monkeypatch, 
 )
 def test_no_program_runs_without_xla_or_on_one_device(settings, monkeypatch):
     monkeypatch.setattr(strategy, "xla_error", None)
-    config = with_devices(RunConfig(preset="tiny", model_dir="x", data="any", **settings))
+    config = with_devices(RunConfig(**RUN, **settings))
     assert check_xla(config, "devices") is config
 
 
@@ -108,17 +114,17 @@ def test_mirrored_strategy_selects_the_attention_of_gpus(with_gpus, monkeypatch)
     monkeypatch.setattr(dispatch, "select", recording_select)
     one = tf.distribute.MirroredStrategy(["CPU:0"])
     with one.scope():
-        layer = TransformerEncoder(7, 2, max_relative_position=2)
-        layer.build((None, None, 6))
+        layer = RelativeMultiHeadAttention(2, 3, max_relative_position=2)
+        layer.build((None, None, 6), (None, None, 6))
     run = tf.function(
-        lambda x: one.run(lambda: layer(x, training=True)),
+        lambda x: one.run(lambda: layer(x, x, training=True)),
         input_signature=[tf.TensorSpec((None, None, 6))],
     )
     x = np.random.default_rng(3).normal(size=(2, 101, 6)).astype("float32")
     found = run(x)
     assert calls == [("gpu", False, ["full_matrix", "scanned_blocks"])]
     with_gpus(0)
-    np.testing.assert_allclose(found, layer(x, training=False), atol=1e-5)
+    np.testing.assert_allclose(found, layer(x, x), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -163,12 +169,10 @@ def test_workers_of_tf_config():
     [
         "",
         "{",
-        "{}",
         "[]",
         config(ps=["fourth:1"]),
         config("first:12345"),
         config(["first", "second"]),
-        config([]),
         config(WORKERS[:1]),
         config(WORKERS[:1] * 2),
         config(index=3),
@@ -181,3 +185,64 @@ def test_invalid_tf_config_raises(tf_config):
     received = re.escape(tf_config or "none. Set it on every worker, like TF_CONFIG='{")
     with pytest.raises(ValueError, match=f"{message} workers .* Received: {received}"):
         workers_of({"TF_CONFIG": tf_config} if tf_config else {})
+
+
+@pytest.fixture
+def single():
+    return WorkerGroup(tf.distribute.get_strategy())
+
+
+class Second(WorkerGroup):
+    """The second of two workers. The chief's value is always 7."""
+
+    def __init__(self):
+        self.size, self.index = 2, 1
+
+    def from_chief(self, value):
+        return 7.0
+
+
+def test_single_process_is_the_chief(single):
+    assert (single.size, single.index, single.is_chief) == (1, 0, True)
+    assert single.from_chief(2.5) == 2.5 and single.from_chief(None) is None
+    with single.chief_first():
+        single.wait()
+    single.check_same(3, "the same")
+
+
+def test_value_that_differs_from_the_chief_raises():
+    Second().check_same(7, "the same step")
+    message = "Expected the same step on all workers. Received: 8 on worker 1, 7 on worker 0"
+    with pytest.raises(ValueError, match=message):
+        Second().check_same(8, "the same step")
+
+
+TENSORFLOW_MESSAGE = """Graph execution error:
+
+Detected at node CollectiveReduceV2 defined at (most recent call last):
+  File "train.py", line 33, in <module>
+
+Collective ops is aborted by: failed to connect to all addresses
+The error could be from a previous operation.
+\t [[{{node CollectiveReduceV2}}]] [Op:__inference_1]"""
+
+
+def test_lost_worker_raises():
+    error = tf.errors.UnavailableError(None, None, TENSORFLOW_MESSAGE)
+    message = (
+        r"Lost connection to a worker \(detected by worker 1 of 2: UnavailableError: Collective "
+        r"ops is aborted by: failed to connect to all addresses The error could be from a previous "
+        r"operation.\). Start again."
+    )
+    with pytest.raises(WorkerLostError, match=message):
+        with Second().detecting_lost_workers(lambda: "Start again."):
+            raise error
+
+
+def test_other_errors_are_not_converted(single):
+    with pytest.raises(tf.errors.UnavailableError):
+        with single.detecting_lost_workers(lambda: ""):
+            raise tf.errors.UnavailableError(None, None, "")
+    with pytest.raises(KeyError):
+        with Second().detecting_lost_workers(lambda: ""):
+            raise KeyError

@@ -25,17 +25,13 @@ def expected_loss(model, label_smoothing):
 
 
 @pytest.mark.parametrize(
-    ("transformer", "run_eagerly"),
-    [
-        (TinyTransformer, True),
-        (lambda: TinyTransformer(tied=False), True),
-        (lambda: Transformer(small_config()), False),
-    ],
-    ids=["tied", "untied", "Transformer in a graph"],
+    "transformer",
+    [TinyTransformer, lambda: TinyTransformer(tied=False), lambda: Transformer(small_config())],
+    ids=["tied", "untied", "Transformer"],
 )
-def test_step_applies_the_gradient_of_the_mean_over_tokens(transformer, run_eagerly):
+def test_step_applies_the_gradient_of_the_mean_over_tokens(transformer):
     """The gradient of a tied embedding table has a sparse and a dense part."""
-    model = training_model(transformer, options={"run_eagerly": run_eagerly})
+    model = training_model(transformer)
     with tf.GradientTape() as tape:
         loss, accuracy = expected_loss(model, 0.1)
     variables = model.transformer.trainable_variables
