@@ -24,39 +24,13 @@ from .errors import PROGRAMS, as_started, errors_as_exit_codes, printing_results
 
 # The flags belong to the program that defines them, so that its --help lists them.
 flags.disclaim_key_flags()
-_MAKE_EXPORT = (
-    "The program reads an exported model: run `python -m trainer.export --model_dir=...`, then "
-    "give --saved_model=saved_models/NAME."
-)
-_COPY_CHECKPOINT = (
-    "The program reads model.keras. Write the checkpoint to a new model directory, `python -m "
-    "trainer.average --model_dir=... --steps=... --output_dir=...`, then give that directory."
-)
-_READS_MODEL_DIR = "The program reads a model directory: give the exported one as --model_dir."
-# What to do instead of giving a flag that a program does not have, by flag and program.
+# What to do instead of giving a flag that a program does not have.
 _REMEDIES = {
-    "model_dir": {"translate": _MAKE_EXPORT},
-    "saved_model": {
-        "train": "The program starts from a model directory: give the exported one as --init_from.",
-        "export": _READS_MODEL_DIR,
-        "visualize": _READS_MODEL_DIR,
-        "average": _READS_MODEL_DIR,
-        "export_ctranslate2": _READS_MODEL_DIR,
-    },
-    "checkpoint": {
-        "train": "Give a model directory as --init_from.",
-        "export": _COPY_CHECKPOINT,
-        "translate": _MAKE_EXPORT,
-        "average": "Give the step as --steps.",
-        "export_ctranslate2": _COPY_CHECKPOINT,
-    },
-    "source": {"translate": "Give the text as --input."},
-    "input": {"evaluate": "Give the text as --source, and its translation as --target."},
-    "output_dir": {
-        "train": "Give the directory as --model_dir.",
-        "export": "Give the folder as --export_dir.",
-        "import_t2t": "Give the directory as --model_dir.",
-    },
+    "model_dir": "The program reads an exported model: run `python -m trainer.export "
+    "--model_dir=...`, then give --saved_model=saved_models/NAME.",
+    "saved_model": "The program reads a model directory: give the exported one.",
+    "checkpoint": "Write the checkpoint to a new model directory, `python -m trainer.average "
+    "--model_dir=... --steps=... --output_dir=...`, then give that directory.",
 }
 
 
@@ -114,7 +88,6 @@ def parse_flags(argv: list[str]) -> list[str]:
     Raises:
         SystemExit: with a message, if a flag is unknown or invalid.
     """
-    streams.prepare()
     # absl prints this text for --help.
     program = sys.modules["__main__"]
     program.__doc__ = as_started(program.__doc__ or "")
@@ -134,7 +107,7 @@ def _describe_unknown(flag, argv):
     own = [own.name for own in flags.FLAGS.get_flags_for_module(argv[0])]
     similar = difflib.get_close_matches(flag, own, n=1, cutoff=0.75)
     others = [name for name in PROGRAMS if flag in _flags_of(name)]
-    remedy = _REMEDIES.get(flag, {}).get(program)
+    remedy = _REMEDIES.get(flag)
     if remedy is None:
         remedy = f"It is a flag of {', '.join(others)}. " if others else ""
         remedy += f"Did you mean --{similar[0]}?" if similar else "Flags are listed by --help."
@@ -168,7 +141,6 @@ def run(
         values: the parsed flags. By default those of the command line.
     """
     reject_arguments(argv)
-    streams.prepare()
     with streams.as_logs("stderr"), printing_results(name):
         # An output of `translate` whose reader has exited is no error.
         with errors_as_exit_codes(name), contextlib.suppress(BrokenPipeError):

@@ -21,6 +21,7 @@ from trainer import (
     export_ctranslate2,
     import_t2t,
     train,
+    translate,
     visualize,
 )
 from trainer.config import RunConfig
@@ -284,9 +285,8 @@ def test_commands_in_fresh_processes(tmp_path):
 
     model = write_random(tmp_path / "model.ckpt-7", "lmx_relative", V2, len(VOCABULARY))
     (tmp_path / "vocab").write_text("".join(f"'{subtoken}'\n" for subtoken in VOCABULARY))
-    flags = ["--checkpoint=model.ckpt-7", "--hparams_set=lmx_relative", f"--hparams={SMALL}"]
-    flags += ["--vocab=vocab", "--model_dir=run"]
-    run_python("-m", "trainer.import_t2t", *flags, cwd=tmp_path)
+    files = {"checkpoint": tmp_path / "model.ckpt-7", "vocab": tmp_path / "vocab"}
+    run(**files, hparams_set="lmx_relative", hparams=SMALL, model_dir=tmp_path / "run")
     flags = ["--model_dir=run", "--sampler=greedy", "--max_length=14"]
     exported = run_python("-m", "trainer.export", *flags, cwd=tmp_path).stdout
     assert exported.splitlines() == [
@@ -313,10 +313,8 @@ def test_commands_in_fresh_processes(tmp_path):
         np.testing.assert_allclose(answer["scores"], expected.scores, rtol=1e-4)
         assert answer["lengths"] == [4, 2]
     assert text_scores["tokens"][1] == ["dog_", "<EOS>_", "", ""]
-    arguments = "-m", "trainer.translate", "--saved_model=saved_models/run"
-    done = run_python(*arguments, input="the dog\n", cwd=tmp_path, returncode=1)
-    assert "saved_models/run/1, which returns nothing. Write one with" in done.stderr
-    assert "from a model for translation." in done.stderr
+    message = ".*saved_models/run/1, which returns nothing. Write one with .* for translation."
+    Program(translate).fails(message, saved_model=path.parent, input=__file__)
 
 
 @pytest.mark.parametrize(

@@ -230,10 +230,7 @@ def test_interrupt_exits_with_one_line(capsys):
     ("command", "expected"),
     [
         ("train --preset=smal --model_dir=new --data=any", "preset to be one of"),
-        ("export --model_dir=.", "a model directory"),
         ("evaluate --model_dir=. --source=text --target=text", "a model directory"),
-        ("average --model_dir=. --last=2 --output_dir=new", "a model directory"),
-        ("translate --saved_model=. --input=text", "the directory of a SavedModel"),
     ],
 )
 def test_errors_are_one_line_on_stderr(command, expected, tmp_path):
