@@ -765,8 +765,10 @@ def first_command(program):
 # Runs programs one after the other, each as `python -m` does.
 RUN_PROGRAMS = """
 import json, runpy, sys
+from absl import app
 from absl.testing import flagsaver
 
+app.define_help_flags()  # `app.run` defines them once.
 for name, *arguments in json.loads(sys.argv[1]):
     sys.argv = [name, *arguments]
     try:

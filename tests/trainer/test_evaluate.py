@@ -1,5 +1,6 @@
 import errno
 import os
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -193,18 +194,27 @@ def test_report_of_unknown_tokens(exported_dir, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_model_directory_and_export_print_equal_scores(
-    trained_model_dir, exported_dir, sentences, tmp_path, capsys
+    each_model_dir, each_exported_dir, sentences, tmp_path, capsys
 ):
+    """Their translations are those of `generate`, and each side has its own vocabulary."""
     references = [target for _, target in generate("test", size=len(sentences))]
     for name, lines in (("source", sentences), ("target", references)):
         (tmp_path / name).write_text("\n".join(lines), encoding="utf-8")
     files = f"--source={tmp_path / 'source'}", f"--target={tmp_path / 'target'}", "--batch_size=5"
-    run(f"--model_dir={trained_model_dir}", *files, f"--output={tmp_path / 'one'}")
-    printed = capsys.readouterr().out
-    run(f"--saved_model={exported_dir}", *files, f"--output={tmp_path / 'two'}")
+    run(f"--model_dir={each_model_dir}", *files, f"--output={tmp_path / 'one'}")
+    printed, report = capsys.readouterr()
+    run(f"--saved_model={each_exported_dir}", *files, f"--output={tmp_path / 'two'}")
     assert (tmp_path / "one").read_text() == (tmp_path / "two").read_text()
     assert capsys.readouterr().out == printed
     hypotheses = (tmp_path / "one").read_text().splitlines()
+    directory = ModelDirectory.open(each_model_dir)
+    model, tokenizers = directory.load_model(), directory.load_tokenizers()
+    ids = tokenizers.source.tokenize(sentences[:1])
+    found = model.generate(ids, max_length=ids.shape[1] + 50, jit_compile=False)
+    assert hypotheses[0].encode() == tokenizers.target.detokenize(found).numpy()[0]
+    sides = zip(tokenizers, (sentences, references))
+    counts = [sum(map(len, each.tokenize(side).to_list())) - len(side) for each, side in sides]
+    assert [int(n) for n in re.findall(r"  (?:source|target): (\d+) tokens, ", report)] == counts
     score = sacrebleu.corpus_bleu(hypotheses, [references]).score
     assert 0.0 < score < 100.0 and printed.startswith(f"test BLEU = {score:.2f}\n")
 
@@ -275,32 +285,23 @@ def test_settings_of_the_search_of_a_checkpoint(
     ("arguments", "message"),
     [
         (FILES, "Expected either --model_dir or --saved_model. Received: neither."),
-        (
-            f"{FILES} --model_dir=a --saved_model=b",
-            "Expected either --model_dir or --saved_model. Received: both.",
-        ),
-        ("--model_dir=a", "Expected a test set. Received: none. Give --source and --target, or"),
-        ("--data=any --source=x", "Expected no --source with --data. Received: 'x'. Leave one"),
-        ("--data=any --label=x", "Expected no --label with --data. Received: 'x'. Leave one of"),
+        (f"{FILES} --model_dir=a --saved_model=b", "Expected either .* Received: both."),
+        ("--model_dir=a", "Expected a test set. Received: none."),
+        ("--data=files", "Expected a test set. Received: none."),
+        ("--data=any --source=x", "Expected no --source with --data. Received: 'x'."),
+        ("--data=any --label=x", "Expected no --label with --data."),
         ("--source=x", "Expected source and target files. Received: only source files, x."),
-        ("--source=x --target=y --split=dev", "Expected no --split with files. Received: both."),
-        ("--source=x --target=y --data_dir=d", "Expected no --data_dir with files. Received:"),
-        ("--source=x --target=y --direction=en-de", "Expected no --direction with files."),
-        ("--data=files", "Expected a test set. Received: none. Give --source and --target, or"),
+        (f"{FILES} --split=dev", r"Expected no --split with files. Received: \['dev'\]."),
+        (f"{FILES} --data_dir=d", "Expected no --data_dir with files."),
+        (f"{FILES} --direction=en-de", "Expected no --direction with files."),
         ("--data=wmt15_translat/de-en", "Expected the name of a translation set of .*Received:"),
         (f"{FILES} --metrics=chrf,bleurt", "Expected metrics among bleu_lc, .*Received:"),
         (f"{FILES} --bleu_tokenize=flores101", "Expected bleu_tokenize to be one of 13a,"),
-        (
-            f"{FILES} --saved_model=b --checkpoint=best",
-            "Expected no --checkpoint with --saved_model. Received: 'best'. Give its --model_dir.",
-        ),
+        (f"{FILES} --saved_model=b --checkpoint=best", "Expected no --checkpoint with --saved_m"),
         (f"{FILES} --saved_model=b --beam_size=2", "Expected no --beam_size with --saved_model,"),
         (f"{FILES} --saved_model=absent", "Expected the directory of a SavedModel, .*Received:"),
         (f"{FILES} --model_dir=absent", "Expected a model directory, .*Received: absent, which"),
-        (
-            f"{FILES} --model_dir=a,b --output=x",
-            "Expected no --output with several models. Received: 'x'. Leave it out.",
-        ),
+        (f"{FILES} --model_dir=a,b --output=x", "Expected no --output with several models."),
         (f"{FILES} --model_dir=a,a", "Expected models that differ. Received: a,a."),
         (f"{FILES} --model_dir=a --beam_size=0", "Expected beam_size to be at least 1."),
     ],

@@ -1,5 +1,6 @@
 """Tests of `trainer.visualize`: the page, the plots, and errors."""
 
+import html
 import json
 import re
 import sys
@@ -30,15 +31,20 @@ def without_model(monkeypatch):
     monkeypatch.setattr(attention_page, "render_page", lambda *_: "page")
 
 
-def test_page_of_a_given_translation(trained_model_dir, tmp_path, capsys):
+def test_page_of_a_given_translation(each_model_dir, tmp_path, capsys):
+    """Tokens have the names of the vocabulary of their side."""
     page = tmp_path / "page.html"
-    run(model_dir=trained_model_dir, source=SENTENCE, target=TRANSLATION, output=page)
+    run(model_dir=each_model_dir, source=SENTENCE, target=TRANSLATION, output=page)
     text = page.read_text()
     size = f"{len(text.encode()) / 1e6:.1f} MB"
     assert capsys.readouterr().out == f"Wrote {page} ({size}): {SENTENCE} -> {TRANSLATION}\n"
     assert f"<h1>{SENTENCE}</h1>\n<p>{TRANSLATION} (given translation)</p>" in text
-    labels = re.findall(r'"ticktext":(\[[^]]*\])', text)
-    assert "".join(json.loads(labels[0])) == "▁The▁dog▁sleeps▁.&lt;/s&gt;"
+    labels = [json.loads(found) for found in re.findall(r'"ticktext":(\[[^]]*\])', text)]
+    for tokenizer, side in zip(
+        ModelDirectory.open(each_model_dir).load_tokenizers(), (SENTENCE, TRANSLATION)
+    ):
+        ids = tokenizer.tokenize([side]).to_list()[0]
+        assert [html.escape(tokenizer.names[i], quote=False) for i in ids] in labels
 
 
 def test_page_of_a_generated_translation(
