@@ -1,14 +1,12 @@
 import errno
 import os
 import re
-from types import SimpleNamespace
 
 import pytest
 import sacrebleu
 from programs import Program
 
 from examples.synthetic_corpus import generate
-from t2t_relpos.models import TransformerConfig
 from trainer import atomic_files, evaluate, metrics
 from trainer.data import corpus, text_files
 from trainer.data.corpus import PairCorpus
@@ -16,7 +14,6 @@ from trainer.model_dir import ModelDirectory
 from trainer.serving import model_versions, translation_module
 from trainer.serving.translation_module import TranslationSettings
 from trainer.serving.translator import Translation
-from trainer.training import checkpoints
 
 FILES = f"--source={__file__} --target={__file__}"
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" + sacrebleu.__version__
@@ -165,17 +162,16 @@ def test_several_models_are_compared_with_the_paired_bootstrap(pair_files, monke
 
 
 def test_tokenizer_of_bleu(load_calls, tmp_path, capsys):
-    for name in ("source", "target"):
-        (tmp_path / name).write_text("你好，世界！\n今天天气很好。\n")
-    flags = [f"--{name}={tmp_path / name}" for name in ("source", "target")]
+    (tmp_path / "text").write_text("你好，世界！\n今天天气很好。\n")
+    flags = [f"--{name}={tmp_path / 'text'}" for name in ("source", "target")]
     warning = "  warning: with the tokenizer 13a, the references have almost no sequences of 4"
-    for tokenize, score in (("13a", 0), ("zh", 100), ("char", 100)):
+    for tokenize, score in (("13a", 0), ("zh", 100)):
         run("--saved_model=any", *flags, f"--bleu_tokenize={tokenize}", "--metrics=bleu_lc")
         printed = capsys.readouterr()
-        lines = printed.out.splitlines()
-        assert lines[0] == f"test BLEU = {score:.2f}" and f"|tok:{tokenize}|" in lines[1]
-        assert lines[2].startswith(f"test BLEU lower-cased = {score:.2f}  ")
-        assert f"|tok:{tokenize}|" in lines[2]
+        bleu, signature, bleu_lc = printed.out.splitlines()
+        assert bleu == f"test BLEU = {score:.2f}"
+        assert bleu_lc.startswith(f"test BLEU lower-cased = {score:.2f}  ")
+        assert all(f"|tok:{tokenize}|" in line for line in (signature, bleu_lc))
         assert (warning in printed.err) == (tokenize == "13a")
 
 
@@ -237,48 +233,26 @@ def test_language_defaults_to_the_target_language(
     assert f"|tok:moses-{language}|" in capsys.readouterr().out
 
 
-LEARNED = {"position": "learned"}
-
-
 @pytest.mark.parametrize(
-    ("arguments", "architecture", "trained", "expected"),
+    ("arguments", "expected"),
     [
-        # No sentence that was allowed in training is truncated.
-        ([], {}, 512, {"max_input_length": 512}),
-        (["--beam_size=1", "--alpha=0"], {}, 64, {"beam_size": 1, "alpha": 0.0}),
-        (["--beam_size=40"], {}, 64, {"beam_size": 40, "max_beam_size": 40}),
-        ([], LEARNED | {"max_length": 512}, 512, {"max_input_length": 512}),
-        ([], LEARNED | {"max_length": 100}, None, {"max_input_length": 100}),
+        ([], {}),
+        (["--beam_size=1", "--alpha=0"], {"beam_size": 1, "alpha": 0.0}),
+        (["--beam_size=40"], {"beam_size": 40, "max_beam_size": 40}),
     ],
 )
-def test_settings_of_the_search_of_a_checkpoint(
-    tmp_path, monkeypatch, capsys, arguments, architecture, trained, expected
-):
-    directory = ModelDirectory.create(tmp_path / "model")
-    directory.write_config(architecture, tokenizer="none")
-    directory.write_run({"max_length": trained})
-    model = SimpleNamespace(config=TransformerConfig(vocab_size=11, **architecture))
-    calls = []
-    monkeypatch.setattr(checkpoints, "find_checkpoint", lambda *given: f"found {given[1]}")
-    monkeypatch.setattr(
-        checkpoints, "make_transformer", lambda *given: calls.append(given) or model
-    )
-    monkeypatch.setattr(checkpoints, "read_weights", lambda path: f"weights of {path}")
-    monkeypatch.setattr(translation_module, "FastTransformer", lambda transformer: transformer)
-    monkeypatch.setattr(ModelDirectory, "load_tokenizers", lambda self: "tokenizer")
-
-    def stop(*given):
-        calls.append(given)
-        raise ValueError("stop")
+def test_settings_of_the_search_of_a_checkpoint(finished, monkeypatch, capsys, arguments, expected):
+    def stop(model, tokenizers, settings):
+        raise ValueError(repr(settings))
 
     monkeypatch.setattr(translation_module, "TranslationModule", stop)
-    flags = *FILES.split(), *arguments, f"--model_dir={directory.path}", "--checkpoint=best"
-    run.fails("stop", *flags)
-    (opened, weights), given = calls
-    assert (opened.path, weights) == (directory.path, "weights of found best")
-    expected = TranslationSettings(**{"beam_size": 4, "alpha": 0.6} | expected)
-    assert given == (model, "tokenizer", expected)
-    assert capsys.readouterr().out == "checkpoint found best\n"
+    directory = ModelDirectory.open(finished)
+    # No sentence that was allowed in training is truncated.
+    directory.write_run(directory.read_run() | {"max_length": 512})
+    settings = TranslationSettings(**{"max_input_length": 512} | expected)
+    flags = *FILES.split(), *arguments, f"--model_dir={finished}", "--checkpoint=6"
+    run.fails(re.escape(repr(settings)), *flags)
+    assert capsys.readouterr().out == f"checkpoint {finished}/checkpoints/step-000006\n"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.model_dir import ModelDirectory
 from trainer.training import preparation
 from trainer.training.checkpoints import read_weights
-from trainer.training.dry_run import forecast
 
 SIZES = {"source_vocab_size": 31, "vocab_size": 37}
 NO_SIZES = dict.fromkeys(SIZES)
@@ -112,12 +111,6 @@ def test_resumed_run_equals_an_uninterrupted_one(trained, small_run, tmp_path):
     whole, resumed = (read_weights(x / "checkpoints/step-000004") for x in (trained, tmp_path))
     assert whole.keys() == resumed.keys()
     assert_all_equal(whole.values(), resumed.values())
-
-
-def test_dry_run_leaves_no_files(small_run, tmp_path):
-    text = forecast(small_run.config(tmp_path / "model", **SIZES))
-    assert "\nVocabularies: 31 source and 37 target pieces (new)\n" in text
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_given_vocabularies_are_used(trained, small_run, tmp_path):
