@@ -67,10 +67,7 @@ _DEFINE = {
 def define_flag(
     values: flags.FlagValues, name: str, flag_type: type, help: str, default=None, **options
 ):
-    """Defines an absl flag by its Python type: a key of `_DEFINE`.
-
-    `options` are `choices`, the allowed values, and further arguments of absl's `DEFINE_*`.
-    """
+    """Defines a flag by its type, a key of `_DEFINE`. `options` are those of absl, or `choices`."""
     help = as_started(help)
     choices = options.pop("choices", None)
     if choices:
@@ -80,13 +77,9 @@ def define_flag(
 
 
 def parse_flags(argv: list[str]) -> list[str]:
-    """Parses the command line of a program, for `app.run`.
+    """Returns the command line without the flags, which are parsed, for `app.run`.
 
-    Returns:
-        The command line without its flags.
-
-    Raises:
-        SystemExit: with a message, if a flag is unknown or invalid.
+    Exits with a message if a flag is unknown or invalid.
     """
     # absl prints this text for --help.
     program = sys.modules["__main__"]
@@ -132,13 +125,7 @@ def run(
     """Imports TensorFlow and runs a program, with `errors_as_exit_codes`.
 
     The program completes its files although its lines can't be printed: see `printing_results`. A
-    standard error that can't be written is ignored.
-
-    Args:
-        name: name of the program, such as `trainer.export`.
-        program: function of the parsed flags.
-        argv: the command line without its flags.
-        values: the parsed flags. By default those of the command line.
+    standard error that can't be written is ignored. `argv` is the command line without its flags.
     """
     reject_arguments(argv)
     with streams.as_logs("stderr"), printing_results(name):

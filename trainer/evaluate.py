@@ -75,14 +75,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """The translations of a test set and their sacreBLEU score.
-
-    Args:
-        hypotheses: one translation per sentence, each a single line.
-        references: reference translations.
-        score: sacreBLEU score.
-        truncated: number of source sentences that were truncated.
-    """
+    """The translations of a test set, their sacreBLEU score, and the number of cut sources."""
 
     hypotheses: list[str]
     references: list[str]
@@ -96,13 +89,9 @@ def evaluate(
     batch_size: int,
     bleu_tokenize: str = DEFAULT_TOKENIZER,
 ) -> Evaluation:
-    """Translates the sources of a corpus in batches of similar length and scores the translations.
+    """Translates the sources of a `Corpus` in batches of similar length, and scores the result.
 
-    Args:
-        translate: function that translates a batch, like `trainer.serving.translator.Translator`.
-        corpus: a `trainer.data.corpus.Corpus`.
-        batch_size: sentences per batch.
-        bleu_tokenize: tokenizer of sacreBLEU.
+    `translate` translates a batch, like `trainer.serving.translator.Translator`.
     """
     from .serving.translator import translate_texts
 

@@ -47,12 +47,7 @@ def write_line(line: str):
 
 
 class Log:
-    """A text stream of messages. Text that can't be written is dropped, with one warning.
-
-    Args:
-        stream: the stream.
-        name: name of the stream in the warning.
-    """
+    """A text stream of messages. Text that can't be written is dropped, with one warning."""
 
     def __init__(self, stream: TextIO, name: str):
         self._stream = stream
@@ -87,13 +82,7 @@ class Log:
 class Results(Log):
     """The standard output of results. Lines that can't be written go to the standard error.
 
-    They are dropped if the reader of a pipe has exited.
-
-    Args:
-        stream: the stream.
-
-    Attributes:
-        error: the first error of the stream, or None.
+    They are dropped if the reader of a pipe has exited. `error` is the first error, or None.
     """
 
     def __init__(self, stream: TextIO):
@@ -137,11 +126,7 @@ def as_results() -> Iterator[Results]:
 
 
 def as_logs(*names: str) -> contextlib.AbstractContextManager[None]:
-    """Replaces `sys.stdout`, `sys.stderr` or both by a `Log` while the block runs.
-
-    Args:
-        *names: "stdout", "stderr" or both.
-    """
+    """Replaces the streams "stdout", "stderr" or both by a `Log` while the block runs."""
     prepare()
     return _replaced(**{name: Log(getattr(sys, name), _NAMES[name]) for name in names})
 

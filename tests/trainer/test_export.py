@@ -117,7 +117,7 @@ def test_signatures_use_the_vocabulary_of_their_side(each_exported_dir, each_mod
                 "Expected --name to be the name of one folder. Received: "
                 f"{re.escape(repr(name))}. Set its parent folder",
             )
-            for name in ("", "..", ".", "a/b", "/a")
+            for name in ("", "..", "a/b")
         ),
         (["--model_dir=empty"], "Expected a model directory, which has a config.json. Received:"),
         (["--export_dir=file"], "Expected a file that can be read or written. Received:"),
