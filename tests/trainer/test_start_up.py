@@ -166,20 +166,6 @@ def test_without_tensorflow_the_error_names_the_command_that_installs_it(monkeyp
         assert stopped.value.code == 2 and capsys.readouterr().err == f"{message}\n"
 
 
-def test_without_a_package_programs_end_with_the_command_that_installs_it(monkeypatch, capsys):
-    def start(values):
-        import sacrebleu  # noqa: F401
-
-    monkeypatch.setitem(sys.modules, "sacrebleu", None)
-    with pytest.raises(SystemExit) as stopped:
-        entry_point.run("trainer.evaluate", start, ["evaluate"])
-    assert stopped.value.code == 2
-    assert capsys.readouterr().err == (
-        "trainer.evaluate: Expected the package sacrebleu. Received: an environment without it. "
-        "Install it: pip install 't2t-relpos[trainer]'.\n"
-    )
-
-
 @pytest.mark.parametrize(
     ("package", "is_script", "expected"),
     [

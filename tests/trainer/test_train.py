@@ -51,7 +51,7 @@ def test_model_directory_is_complete(finished_run):
     assert {name: recorded[name] for name in expected} == expected
 
 
-SIZES = "num_hidden_layers=3,hidden_size=256,filter_size=24"
+SIZES = "num_hidden_layers=1,hidden_size=64,filter_size=24"
 
 
 def test_hparams_give_the_architecture_of_a_run_that_resumes(small_run, tmp_path, capsys):
@@ -68,7 +68,7 @@ def test_hparams_give_the_architecture_of_a_run_that_resumes(small_run, tmp_path
     assert "hparams is " in small_run.fails(tmp_path / "model", **changed, clip_norm=1.0)
     # As --dry_run and a child see it.
     text = forecast(small_run.config(tmp_path / "new", **settings))
-    assert "hidden_dim = 256" in text and not (tmp_path / "new").exists()
+    assert "hidden_dim = 64" in text and not (tmp_path / "new").exists()
     inherited = {"preset": None, "vocab_size": None, "init_from": str(tmp_path / "model")}
     small_run(tmp_path / "child", **inherited, train_steps=1)
     assert ModelDirectory.open(tmp_path / "child").load_model().config == expected
