@@ -205,7 +205,7 @@ def test_model_directory_and_export_print_equal_scores(
     hypotheses = (tmp_path / "one").read_text().splitlines()
     directory = ModelDirectory.open(each_model_dir)
     model, tokenizers = directory.load_model(), directory.load_tokenizers()
-    ids = tokenizers.source.tokenize(sentences[:1])
+    ids = tokenizers.source.tokenize(sentences[:1]).to_tensor()
     found = model.generate(ids, max_length=ids.shape[1] + 50, jit_compile=False)
     assert hypotheses[0].encode() == tokenizers.target.detokenize(found).numpy()[0]
     sides = zip(tokenizers, (sentences, references))
