@@ -10,7 +10,6 @@ import glob
 import os
 import re
 import shutil
-import stat
 import sys
 import tempfile
 import time
@@ -33,25 +32,23 @@ def atomic_file(path: str | os.PathLike) -> Iterator[Path]:
     Yields:
         A temporary path to write to, with the same name.
     """
-    with naming(path):
+    target = Path(os.path.realpath(path))
+    parent = tempfile.gettempdir() if is_stream(path) else target.parent
+    with naming(path), _temporary_directory(Path(parent, target.name)) as directory:
+        yield (temporary := directory / target.name)
+        _flush(temporary)
         if is_stream(path):
-            with tempfile.TemporaryDirectory(prefix=_TEMPORARY) as directory:
-                yield (temporary := Path(directory) / Path(path).name)
-                with contextlib.suppress(BrokenPipeError), _open_stream(path) as stream:
-                    stream.write(temporary.read_bytes())
+            with contextlib.suppress(BrokenPipeError), _open_stream(path) as stream:
+                stream.write(temporary.read_bytes())
             return
-        target = Path(os.path.realpath(path))
-        with _temporary_directory(target) as directory:
-            yield (temporary := directory / target.name)
-            _flush(temporary)
-            try:
-                os.replace(temporary, target)
-            except OSError as error:
-                if error.errno != errno.EBUSY:
-                    raise
-                # A mount point, such as a file that Docker mounts, can't be replaced.
-                shutil.copyfile(temporary, target)
-            _flush(target.parent)
+        try:
+            os.replace(temporary, target)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            # A mount point, such as a file that Docker mounts, can't be replaced.
+            shutil.copyfile(temporary, target)
+        _flush(target.parent)
 
 
 @contextlib.contextmanager
@@ -84,8 +81,8 @@ def atomic_directory(path: str | os.PathLike) -> Iterator[Path]:
     Yields:
         An empty temporary directory on the same file system.
     """
+    target = Path(os.path.realpath(path))
     with naming(path):
-        target = Path(os.path.realpath(path))
         target.parent.mkdir(parents=True, exist_ok=True)
         with _temporary_directory(target) as directory:
             temporary = directory / "new"
@@ -107,13 +104,8 @@ def remove_directory(path: str | os.PathLike):
 
 def is_stream(path: str | os.PathLike) -> bool:
     """Returns whether a path is a pipe, a device or a descriptor of this process."""
-    if _descriptor(path) is not None:
-        return True
-    try:
-        mode = os.stat(path).st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+    is_other = os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+    return is_other or _descriptor(path) is not None
 
 
 def _descriptor(path):

@@ -381,31 +381,36 @@ def _check_together(config):
             f"Expected hparams_set with hparams. Received: hparams={config.hparams!r} only. Give "
             "the set that they change with --hparams_set, such as transformer_base."
         )
-    for name in ("position", *RELATIVE_SETTINGS):
-        if getattr(config, name) is not None and config.init_from is not None:
-            raise ValueError(
-                f"Expected no {name} with init_from, because that model's position encoding is "
-                f"fixed. Received: {getattr(config, name)}. Leave it out."
-            )
+    if config.init_from is not None:
+        other = "init_from, because that model's position encoding is fixed"
+        _reject(config, ("position", *RELATIVE_SETTINGS), other)
     _check_data(config)
     if config.bleu_tokenize is not None:
         check_bleu_tokenize(config.bleu_tokenize)
-    if config.jit_compile and config.deterministic:
-        raise ValueError(
-            "Expected either jit_compile or deterministic, because XLA has no deterministic "
-            "version of some operations. Received: both. Leave one of them out."
-        )
+    if config.jit_compile:
+        other = "jit_compile, because XLA has no deterministic version of some operations"
+        _reject(config, ("deterministic",), other)
     if config.jit_compile and config.strategy == "multiworker":
-        raise ValueError(
-            "Expected no jit_compile with the strategy multiworker: XLA can't compile a step that "
-            "runs on several machines. Received: jit_compile=True. Leave it out, or use "
-            "--strategy=mirrored on one machine."
-        )
+        other = "the strategy multiworker: XLA can't compile a step that runs on several machines"
+        _reject(config, ("jit_compile",), other)
+
+
+def _reject(config, names, other):
+    """Raises ValueError if one of the settings `names` has another value than its default."""
+    for name in names:
+        value = getattr(config, name)
+        if value not in ("", getattr(RunConfig, name)):
+            raise ValueError(
+                f"Expected no {name} with {other}. Received: {value!r}. Leave one of them out."
+            )
 
 
 def _check_data(config):
+    is_text = config.data in (None, "files")
     if config.kind == LANGUAGE_MODEL:
-        _check_text(config)
+        names = [name for name in _PAIR_SETTINGS if name != "data" or not is_text]
+        names += ["best_metric"] if config.best_metric != "dev_loss" else []
+        _reject(config, names, "train_text, which trains a language model")
         return
     if config.dev_text is not None or config.best_metric == "dev_loss":
         name = "best_metric=dev_loss" if config.dev_text is None else "dev_text"
@@ -421,28 +426,12 @@ def _check_data(config):
                 f"Expected {split}_source and {split}_target together. Received: one of them. Give "
                 f"--{split}_{missing[0]} too."
             )
-    if config.data in (None, "files") and not config.train_source:
+    if is_text and not config.train_source:
         raise ValueError(
             "Expected training data. Received: none. Give --train_source and --train_target, or "
             "--data=NAME of a TensorFlow Datasets set, or --train_text for a language model."
         )
-    is_text = config.data in (None, "files")
-    for name in ("data_dir", "direction") if is_text else ("train_source", "dev_source"):
-        if getattr(config, name):
-            raise ValueError(
-                f"Expected no {name} with {'text files' if is_text else f'data={config.data!r}'}. "
-                f"Received: {getattr(config, name)!r}. Leave one of them out."
-            )
-
-
-def _check_text(config):
-    """Raises ValueError if a language model has settings of a translation model."""
-    names = [name for name in _PAIR_SETTINGS if getattr(config, name) not in (None, False)]
-    names = [name for name in names if (name, getattr(config, name)) != ("data", "files")]
-    if config.best_metric not in (None, "dev_loss"):
-        names.append("best_metric")
-    if names:
-        raise ValueError(
-            f"Expected no {names[0]} with train_text, which trains a language model. Received: "
-            f"{getattr(config, names[0])!r}. Leave one of them out."
-        )
+    if is_text:
+        _reject(config, ("data_dir", "direction"), "text files")
+    else:
+        _reject(config, ("train_source", "dev_source"), f"data={config.data!r}")

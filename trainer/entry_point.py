@@ -24,39 +24,13 @@ from .errors import PROGRAMS, as_started, errors_as_exit_codes, printing_results
 
 # The flags belong to the program that defines them, so that its --help lists them.
 flags.disclaim_key_flags()
-_MAKE_EXPORT = (
-    "The program reads an exported model: run `python -m trainer.export --model_dir=...`, then "
-    "give --saved_model=saved_models/NAME."
-)
-_COPY_CHECKPOINT = (
-    "The program reads model.keras. Write the checkpoint to a new model directory, `python -m "
-    "trainer.average --model_dir=... --steps=... --output_dir=...`, then give that directory."
-)
-_READS_MODEL_DIR = "The program reads a model directory: give the exported one as --model_dir."
-# What to do instead of giving a flag that a program does not have, by flag and program.
+# What to do instead of giving a flag that a program does not have.
 _REMEDIES = {
-    "model_dir": {"translate": _MAKE_EXPORT},
-    "saved_model": {
-        "train": "The program starts from a model directory: give the exported one as --init_from.",
-        "export": _READS_MODEL_DIR,
-        "visualize": _READS_MODEL_DIR,
-        "average": _READS_MODEL_DIR,
-        "export_ctranslate2": _READS_MODEL_DIR,
-    },
-    "checkpoint": {
-        "train": "Give a model directory as --init_from.",
-        "export": _COPY_CHECKPOINT,
-        "translate": _MAKE_EXPORT,
-        "average": "Give the step as --steps.",
-        "export_ctranslate2": _COPY_CHECKPOINT,
-    },
-    "source": {"translate": "Give the text as --input."},
-    "input": {"evaluate": "Give the text as --source, and its translation as --target."},
-    "output_dir": {
-        "train": "Give the directory as --model_dir.",
-        "export": "Give the folder as --export_dir.",
-        "import_t2t": "Give the directory as --model_dir.",
-    },
+    "model_dir": "The program reads an exported model: run `python -m trainer.export "
+    "--model_dir=...`, then give --saved_model=saved_models/NAME.",
+    "saved_model": "The program reads a model directory: give the exported one.",
+    "checkpoint": "Write the checkpoint to a new model directory, `python -m trainer.average "
+    "--model_dir=... --steps=... --output_dir=...`, then give that directory.",
 }
 
 
@@ -93,10 +67,7 @@ _DEFINE = {
 def define_flag(
     values: flags.FlagValues, name: str, flag_type: type, help: str, default=None, **options
 ):
-    """Defines an absl flag by its Python type: a key of `_DEFINE`.
-
-    `options` are `choices`, the allowed values, and further arguments of absl's `DEFINE_*`.
-    """
+    """Defines a flag by its type, a key of `_DEFINE`. `options` are those of absl, or `choices`."""
     help = as_started(help)
     choices = options.pop("choices", None)
     if choices:
@@ -106,15 +77,10 @@ def define_flag(
 
 
 def parse_flags(argv: list[str]) -> list[str]:
-    """Parses the command line of a program, for `app.run`.
+    """Returns the command line without the flags, which are parsed, for `app.run`.
 
-    Returns:
-        The command line without its flags.
-
-    Raises:
-        SystemExit: with a message, if a flag is unknown or invalid.
+    Exits with a message if a flag is unknown or invalid.
     """
-    streams.prepare()
     # absl prints this text for --help.
     program = sys.modules["__main__"]
     program.__doc__ = as_started(program.__doc__ or "")
@@ -134,7 +100,7 @@ def _describe_unknown(flag, argv):
     own = [own.name for own in flags.FLAGS.get_flags_for_module(argv[0])]
     similar = difflib.get_close_matches(flag, own, n=1, cutoff=0.75)
     others = [name for name in PROGRAMS if flag in _flags_of(name)]
-    remedy = _REMEDIES.get(flag, {}).get(program)
+    remedy = _REMEDIES.get(flag)
     if remedy is None:
         remedy = f"It is a flag of {', '.join(others)}. " if others else ""
         remedy += f"Did you mean --{similar[0]}?" if similar else "Flags are listed by --help."
@@ -159,16 +125,9 @@ def run(
     """Imports TensorFlow and runs a program, with `errors_as_exit_codes`.
 
     The program completes its files although its lines can't be printed: see `printing_results`. A
-    standard error that can't be written is ignored.
-
-    Args:
-        name: name of the program, such as `trainer.export`.
-        program: function of the parsed flags.
-        argv: the command line without its flags.
-        values: the parsed flags. By default those of the command line.
+    standard error that can't be written is ignored. `argv` is the command line without its flags.
     """
     reject_arguments(argv)
-    streams.prepare()
     with streams.as_logs("stderr"), printing_results(name):
         # An output of `translate` whose reader has exited is no error.
         with errors_as_exit_codes(name), contextlib.suppress(BrokenPipeError):

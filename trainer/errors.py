@@ -66,9 +66,6 @@ def printing_results(name: str) -> Iterator[None]:
 
     If the reader of the output has exited, further lines are dropped. After other errors, they go
     to the standard error, and the program ends with one line of explanation and the exit code 1.
-
-    Args:
-        name: name of the program, such as `trainer.export`.
     """
     with streams.as_results() as results:
         yield
@@ -87,13 +84,8 @@ def errors_as_exit_codes(
     """Ends the program with one line on stderr, without a traceback, if the block raises an error.
 
     The exit code is 1 for errors, 2 if a package of `EXTRAS` is not installed, and that of
-    `exit_interrupted` after Ctrl-C.
-
-    Args:
-        name: name of the program, such as `trainer.export`.
-        errors: classes of errors that end the program with one line, in addition to OSError. Those
-            not listed keep their traceback.
-        remedy: function that returns what to do after an interruption or an OSError.
+    `exit_interrupted` after Ctrl-C. Errors that are neither OSErrors nor listed in `errors` keep
+    their traceback. `remedy` returns what to do after an interruption or an OSError.
     """
     try:
         yield

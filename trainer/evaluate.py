@@ -75,14 +75,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """The translations of a test set and their sacreBLEU score.
-
-    Args:
-        hypotheses: one translation per sentence, each a single line.
-        references: reference translations.
-        score: sacreBLEU score.
-        truncated: number of source sentences that were truncated.
-    """
+    """The translations of a test set, their sacreBLEU score, and the number of cut sources."""
 
     hypotheses: list[str]
     references: list[str]
@@ -96,13 +89,9 @@ def evaluate(
     batch_size: int,
     bleu_tokenize: str = DEFAULT_TOKENIZER,
 ) -> Evaluation:
-    """Translates the sources of a corpus in batches of similar length and scores the translations.
+    """Translates the sources of a `Corpus` in batches of similar length, and scores the result.
 
-    Args:
-        translate: function that translates a batch, like `trainer.serving.translator.Translator`.
-        corpus: a `trainer.data.corpus.Corpus`.
-        batch_size: sentences per batch.
-        bleu_tokenize: tokenizer of sacreBLEU.
+    `translate` translates a batch, like `trainer.serving.translator.Translator`.
     """
     from .serving.translator import translate_texts
 
@@ -134,8 +123,7 @@ def _read_corpora(values):
     from .data.corpus import read_tfds
 
     if values.data not in (None, "files"):
-        message = "Expected no --{name} with --data. Received: {value!r}. Leave one of them out."
-        _reject_flags(values, ("source", "target", "label"), message)
+        _reject_flags(values, ("source", "target", "label"), "--data")
         options = values.direction, values.data_dir
         splits = values.split or ["test"]
         return {split: read_tfds(values.data, split, *options) for split in splits}
@@ -144,18 +132,18 @@ def _read_corpora(values):
             "Expected a test set. Received: none. Give --source and --target, or --data=NAME of a "
             "translation set of TensorFlow Datasets."
         )
-    message = "Expected no --split with files. Received: both. Name the test set with --label."
-    _reject_flags(values, ("split",), message)
-    message = "Expected no --{name} with files. Received: {value!r}. Leave it out."
-    _reject_flags(values, ("direction", "data_dir"), message)
+    _reject_flags(values, ("split", "direction", "data_dir"), "files")
     return {values.label or "test": text_files.read_text(values.source, values.target)}
 
 
-def _reject_flags(values, names, message):
-    """Raises ValueError if one of the flags `names` is set."""
+def _reject_flags(values, names, other):
+    """Raises ValueError if one of the flags `names` is given with `other`."""
     for name in names:
-        if values[name].value is not None:
-            raise ValueError(message.format(name=name, value=values[name].value))
+        if values[name].present:
+            raise ValueError(
+                f"Expected no --{name} with {other}. Received: {values[name].value!r}. Leave one "
+                "of them out."
+            )
 
 
 def _models(values):
@@ -164,19 +152,11 @@ def _models(values):
         received = "neither" if values.model_dir is None else "both"
         raise ValueError(f"Expected either --model_dir or --saved_model. Received: {received}.")
     if values.saved_model is not None:
-        message = (
-            "Expected no --{name} with --saved_model, whose beam size is fixed. Received: {value}. "
-            "Export the model with another --beam_size, or evaluate its --model_dir."
-        )
-        _reject_flags(values, ("beam_size",), message)
-        message = (
-            "Expected no --{name} with --saved_model. Received: {value!r}. Give its --model_dir."
-        )
-        _reject_flags(values, ("checkpoint",), message)
+        other = "--saved_model, whose weights and beam size are fixed"
+        _reject_flags(values, ("beam_size", "checkpoint"), other)
     paths = (values.saved_model or values.model_dir).split(",")
     if len(paths) > 1:
-        message = "Expected no --{name} with several models. Received: {value!r}. Leave it out."
-        _reject_flags(values, ("output",), message)
+        _reject_flags(values, ("output",), "several models")
     if len({*paths}) < len(paths):
         raise ValueError(f"Expected models that differ. Received: {','.join(paths)}.")
     return paths
@@ -280,12 +260,8 @@ def _evaluate_text(values):
 
     own = flags.FlagValues()
     define_flags(own)
-    for name in own:
-        if values[name].present and name not in _TEXT_FLAGS:
-            raise ValueError(
-                f"Expected no --{name} with --text, which evaluates a language model. Received: "
-                f"{values[name].value!r}. Leave it out."
-            )
+    others = [name for name in own if name not in _TEXT_FLAGS]
+    _reject_flags(values, others, "--text, which evaluates a language model")
     corpus, models, label = read_one_side(values.text), _models(values), values.label or "test"
     for path in models:
         for line in _perplexities(path, corpus, label, values):

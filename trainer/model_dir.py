@@ -37,11 +37,7 @@ LOCK_NAME = ".lock"
 
 
 def sides(*, is_shared: bool) -> tuple[str, ...]:
-    """Returns the sides of `ModelDirectory.vocabulary_file`, in the order of `Tokenizers`.
-
-    Args:
-        is_shared: whether source and target share a vocabulary.
-    """
+    """Returns the sides of `ModelDirectory.vocabulary_file`, in the order of `Tokenizers`."""
     return ("",) if is_shared else ("source", "target")
 
 
@@ -193,11 +189,7 @@ class ModelDirectory:
         return [self.path / entry["file"] for entry in self.vocabularies if "file" in entry]
 
     def other_vocabularies(self, entries: list[dict]) -> list[Path]:
-        """Returns the vocabularies in the directory that are none of some entries.
-
-        Args:
-            entries: `vocabularies` of this directory or of another one.
-        """
+        """Returns the vocabularies in the directory that are none of some `vocabularies`."""
         known = {(entry.get("file"), entry.get("sha256")) for entry in entries}
         files = (
             self.vocabulary_file(kind, side)
@@ -207,22 +199,12 @@ class ModelDirectory:
         return [x for x in files if x.is_file() and (x.name, _digest(x)) not in known]
 
     def vocabulary_file(self, kind: str = "sentencepiece", side: str = "") -> Path:
-        """Returns the path of the vocabulary of a tokenizer.
-
-        Args:
-            kind: kind of tokenizer, "sentencepiece" or "subwords".
-            side: "source" or "target" if they have separate vocabularies.
-        """
+        """Returns the path of the vocabulary of a kind of tokenizer: joint, or that of a side."""
         name = f"vocab.{side}" if side else "vocab"
         return self.path / f"{name}{VOCABULARY_SUFFIXES[kind]}"
 
     def save_tokenizers(self, tokenizers, kind: str = "sentencepiece"):
-        """Writes the vocabulary, or those of source and target. `write_config` records them.
-
-        Args:
-            tokenizers: the `trainer.data.tokenizer.Tokenizers`.
-            kind: kind of tokenizer, "sentencepiece" or "subwords".
-        """
+        """Writes the vocabulary, or those of source and target. `write_config` records them."""
         for side, tokenizer in zip(sides(is_shared=tokenizers.is_shared), tokenizers):
             tokenizer.save(self.vocabulary_file(kind, side))
 
@@ -288,15 +270,9 @@ class ModelDirectory:
         return config
 
     def check_same(self, recorded: dict, current: dict, description: str):
-        """Checks that the settings of a run are equal to those of the directory.
+        """Raises ValueError if the settings of a run differ from those of the directory.
 
-        Args:
-            recorded: settings of the directory.
-            current: settings of the run.
-            description: name of the settings in the error message.
-
-        Raises:
-            ValueError: if settings differ. The message has both values of each.
+        The message has both values of each, and `description`, the name of the settings.
         """
         differing = [
             f"{name} is {_format(recorded, name)} in the directory and {_format(current, name)} in "

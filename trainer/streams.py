@@ -23,7 +23,7 @@ STANDARD = "-"
 
 
 def prepare():
-    """Makes the standard streams safe to print to. Programs call this function first.
+    """Makes the standard streams safe to print to, before a program opens a file.
 
     Closed streams are opened as /dev/null. Otherwise the next file that the program opens would
     have the number of a standard stream, and messages of libraries would be written to it.
@@ -47,14 +47,7 @@ def write_line(line: str):
 
 
 class Log:
-    """A text stream of messages. Text that can't be written is dropped, with one warning.
-
-    Characters that the encoding of the stream doesn't have are written as escape sequences.
-
-    Args:
-        stream: the stream.
-        name: name of the stream in the warning.
-    """
+    """A text stream of messages. Text that can't be written is dropped, with one warning."""
 
     def __init__(self, stream: TextIO, name: str):
         self._stream = stream
@@ -66,9 +59,7 @@ class Log:
 
     def write(self, text: str) -> int:
         """Writes text, or loses it."""
-        encoding = getattr(self._stream, "encoding", None) or "utf-8"
-        printable = text.encode(encoding, "backslashreplace").decode(encoding)
-        self._try(self._stream.write, printable)
+        self._try(self._stream.write, text)
         return len(text)
 
     def flush(self):
@@ -91,13 +82,7 @@ class Log:
 class Results(Log):
     """The standard output of results. Lines that can't be written go to the standard error.
 
-    They are dropped if the reader of a pipe has exited.
-
-    Args:
-        stream: the stream.
-
-    Attributes:
-        error: the first error of the stream, or None.
+    They are dropped if the reader of a pipe has exited. `error` is the first error, or None.
     """
 
     def __init__(self, stream: TextIO):
@@ -134,30 +119,29 @@ class Results(Log):
 @contextlib.contextmanager
 def as_results() -> Iterator[Results]:
     """Replaces `sys.stdout` by a `Results` while the block runs."""
-    stream, results = sys.stdout, Results(sys.stdout)
-    sys.stdout = results
-    try:
+    prepare()
+    results = Results(sys.stdout)
+    with _replaced(stdout=results):
         yield results
-    finally:
-        results.flush()
-        sys.stdout = stream
-        flush_or_discard(stream)
+
+
+def as_logs(*names: str) -> contextlib.AbstractContextManager[None]:
+    """Replaces the streams "stdout", "stderr" or both by a `Log` while the block runs."""
+    prepare()
+    return _replaced(**{name: Log(getattr(sys, name), _NAMES[name]) for name in names})
 
 
 @contextlib.contextmanager
-def as_logs(*names: str) -> Iterator[None]:
-    """Replaces `sys.stdout`, `sys.stderr` or both by a `Log` while the block runs.
-
-    Args:
-        *names: "stdout", "stderr" or both.
-    """
-    streams = {name: getattr(sys, name) for name in names}
-    for name, stream in streams.items():
-        setattr(sys, name, Log(stream, _NAMES[name]))
+def _replaced(**logs):
+    """Replaces standard streams while the block runs."""
+    streams = {name: getattr(sys, name) for name in logs}
+    for name, log in logs.items():
+        setattr(sys, name, log)
     try:
         yield
     finally:
         for name, stream in streams.items():
+            logs[name].flush()
             setattr(sys, name, stream)
             flush_or_discard(stream)
 

@@ -92,7 +92,6 @@ def _progress(step, last):
 def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
     """Runs the program with parsed flags; `argv` is the command line without them."""
     entry_point.reject_arguments(argv)
-    streams.prepare()
     with errors.errors_as_exit_codes(_NAME):
         settings = RunConfig.from_flags(values)
         settings.resolve()  # Reports errors now, because importing TensorFlow takes seconds.

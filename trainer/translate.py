@@ -117,10 +117,6 @@ def progress_bar(source: BinaryIO, output: str) -> tqdm:
     """Returns a progress bar on stderr that counts translated sentences.
 
     It is shown only if stderr is a terminal, and neither input nor output is one.
-
-    Args:
-        source: the input stream.
-        output: file of the translations, or - for the standard output.
     """
     is_interactive = source.isatty() or (output == streams.STANDARD and sys.stdout.isatty())
     is_shown = sys.stderr.isatty() and not is_interactive
@@ -150,11 +146,7 @@ def format_rate(count: int, seconds: float) -> str:
 
 
 def _line_formatters(values):
-    """Returns the functions that format the lines of each output file, by flag.
-
-    Every function takes the number of the input line, from 1, and its translations, best first. It
-    returns complete lines, including line ends.
-    """
+    """Returns the functions that format a translated line for each output file, by flag."""
     best = format_best_and_score if values.scores else format_best
     best = format_n_best if values.nbest else best
     formatters = {"output": best, "alignments": format_links, "tokens": format_tokens}

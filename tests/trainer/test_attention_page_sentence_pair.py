@@ -1,6 +1,5 @@
 """Tests of token ids of given and generated translations, and of errors."""
 
-import re
 from types import SimpleNamespace
 
 import pytest
@@ -61,28 +60,22 @@ def test_endless_translation_is_truncated():
     assert translate_ids(EndlessModel(), [5, 7, 1], limit=99) == [3] * 53
 
 
-@pytest.mark.parametrize("text", ["", "  ", "\t\n"])
-def test_empty_sentence_raises(tokenizer, text):
-    message = re.escape(f"must be a sentence, got {text!r}.")
+LEARNED = {"position": "learned", "max_length": 19}
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "message"),
+    [
+        (" \t\n", {}, r"must be a sentence, got ' \\t\\n'"),
+        ("the dog " * 128, {"max_length": 19}, "must have at most 128 token ids, got "),
+        ("the dog " * 19, LEARNED, "must have at most 19 token ids, got "),
+        ("dog\udcff", {}, r"must be valid UTF-8, got 'dog\\udcff'"),
+    ],
+)
+def test_unsuitable_sentence_raises(tokenizer, text, settings, message):
+    model = SimpleNamespace(config=TransformerConfig(vocab_size=211, **settings))
+    tokenizers = Tokenizers.shared(tokenizer)
     with pytest.raises(ValueError, match=f"--source {message}"):
-        make_sentence_pair(MODEL, Tokenizers.shared(tokenizer), text)
+        make_sentence_pair(model, tokenizers, text)
     with pytest.raises(ValueError, match=f"--target {message}"):
-        make_sentence_pair(MODEL, Tokenizers.shared(tokenizer), "The dog", text)
-
-
-@pytest.mark.parametrize("settings, limit", [({}, 128), ({"position": "learned"}, 19)])
-def test_sentence_above_the_limit_raises(tokenizer, settings, limit):
-    model = SimpleNamespace(config=TransformerConfig(vocab_size=211, max_length=19, **settings))
-    text = "the dog " * limit
-    message = f"must have at most {limit} token ids, got "
-    with pytest.raises(ValueError, match=f"--source {message}"):
-        make_sentence_pair(model, Tokenizers.shared(tokenizer), text)
-    with pytest.raises(ValueError, match=f"--target {message}"):
-        make_sentence_pair(model, Tokenizers.shared(tokenizer), "The dog", text)
-
-
-def test_invalid_utf8_raises(tokenizer):
-    with pytest.raises(ValueError, match=r"--source must be valid UTF-8, got 'dog\\udcff'."):
-        make_sentence_pair(
-            MODEL, Tokenizers.shared(tokenizer), b"dog\xff".decode(errors="surrogateescape")
-        )
+        make_sentence_pair(model, tokenizers, "The dog", text)

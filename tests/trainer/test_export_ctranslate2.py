@@ -39,11 +39,10 @@ def written(load, trained_model_dir, tmp_path_factory):
 @pytest.fixture(scope="module")
 def imported(load, tmp_path_factory):
     """Returns the path of an imported t2t model with a subword vocabulary and a target space."""
-    subtokens = ["<pad>_", "<EOS>_", "the_", "dog_", "", "dog_"]
-    subtokens += sorted({*"\\_u;0123456789", *"abcdefghijklmnopqrstuvwxyz<>EOSP"})
+    words = ["the_", "dog_", "", "dog_", "abcdefghijklmnopqrstuvwxyz_"]
     hparams = "hidden_size=8,filter_size=10,num_heads=2,num_hidden_layers=1,max_relative_position=3"
     folder = tmp_path_factory.mktemp("imported")
-    return import_random_model(folder, hparams, subtokens, target_space_id=5)
+    return import_random_model(folder, hparams, words, target_space_id=5)
 
 
 def token_scores(model, source, target):
@@ -71,19 +70,27 @@ def test_scores_equal_the_trained_model(written, load, trained_model_dir, tmp_pa
     assert 0 < np.abs(found - quantized).mean() < 0.02 * np.abs(found).mean()
 
 
-def test_export_contains_weights_vocabulary_and_start_token(written, trained_model_dir):
+def test_scores_and_files_of_each_kind_of_vocabulary(load, each_model_dir, tmp_path):
+    written = tmp_path / "ct2"
+    run(f"--model_dir={each_model_dir}", f"--output_dir={written}")
+    directory = ModelDirectory.open(each_model_dir)
+    tokenizers = directory.load_tokenizers()
+    sides = [""] if tokenizers.is_shared else ["source", "target"]
+    files = [f"{side or 'shared'}_vocabulary.json" for side in sides]
+    vocabularies = {path.name: path.read_bytes() for path in directory.vocabulary_files}
     assert {path.name for path in written.iterdir()} == {
-        "config.json",
-        "model.bin",
-        "shared_vocabulary.json",
-        "vocab.model",
+        *("config.json", "model.bin", *files, *vocabularies)
     }
-    assert (written / "vocab.model").read_bytes() == (
-        trained_model_dir / "vocab.model"
-    ).read_bytes()
-    names = json.loads((written / "shared_vocabulary.json").read_text())
-    assert names[:3] == ["<pad>", "</s>", "<unk>"]
-    assert json.loads((written / "config.json").read_text())["decoder_start_token"] == "<pad>"
+    assert {name: (written / name).read_bytes() for name in vocabularies} == vocabularies
+    for file, tokenizer in zip((files[0], files[-1]), tokenizers):
+        assert json.loads((written / file).read_text()) == [*tokenizer.names]
+    start = json.loads((written / "config.json").read_text())["decoder_start_token"]
+    assert start == tokenizers.target.names[0]
+    ids = [tokenizer.tokenize(["The dog sleeps ."]).to_list()[0][:-1] for tokenizer in tokenizers]
+    tokens = [[[each.names[i] for i in row]] for each, row in zip(tokenizers, ids)]
+    (result,) = load(written).score_batch(*tokens)
+    expected = token_scores(directory.load_model(), *ids)
+    np.testing.assert_allclose(result.log_probs, expected, atol=1e-4)
 
 
 def test_scores_equal_the_imported_model(imported, load, tmp_path):

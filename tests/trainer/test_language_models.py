@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from model_directories import subword_vocabulary
 from programs import Program
 from subprocesses import run_python
 
@@ -21,6 +22,7 @@ from trainer import (
     export_ctranslate2,
     import_t2t,
     train,
+    translate,
     visualize,
 )
 from trainer.config import RunConfig
@@ -31,8 +33,7 @@ from trainer.training.training_model import TrainingModel
 RECORDED = Path(__file__).parents[1] / "reference/models"
 SMALL = "hidden_size=24,filter_size=40,num_heads=4,num_hidden_layers=2"
 V2 = f"{SMALL},max_relative_position=5"
-SUBTOKENS = ["<pad>_", "<EOS>_", "the_", "dog_", "runs_"]
-VOCABULARY = [*SUBTOKENS, *sorted({*"\\_u;0123456789", *"".join(SUBTOKENS)})]
+VOCABULARY = subword_vocabulary(["the_", "dog_", "runs_"])
 CASES = {
     "timing": ("transformer_tpu", SMALL, "transformer_tpu", SMALL),
     "unshared": ("t_rel_len2048_dropout15_tiny", V2, "t_rel_len2048_dropout15_tiny", V2),
@@ -62,25 +63,26 @@ def write_random(prefix, hparams_set, hparams, vocab_size):
 
 
 @pytest.fixture
-def imported(tmp_path):
+def flags(tmp_path):
+    """Returns flags that import a language model with random weights and a vocabulary."""
+    vocab, prefix = tmp_path / "vocab.subwords", tmp_path / "model.ckpt-7"
+    vocab.write_text(VOCABULARY)
+    write_random(prefix, "lmx_relative", V2, VOCABULARY.count("\n"))
+    flags = {"checkpoint": prefix, "hparams_set": "lmx_relative", "hparams": V2, "vocab": vocab}
+    return flags | {"model_dir": tmp_path / "imported"}
+
+
+@pytest.fixture
+def imported(flags):
     """Returns the path of an imported language model with a vocabulary."""
-    write_random(tmp_path / "model.ckpt-7", "lmx_relative", V2, len(VOCABULARY))
-    vocab = tmp_path / "vocab.subwords"
-    vocab.write_text("".join(f"'{subtoken}'\n" for subtoken in VOCABULARY))
-    path = tmp_path / "imported"
-    flags = {"checkpoint": tmp_path / "model.ckpt-7", "hparams_set": "lmx_relative"}
-    run(**flags, hparams=V2, vocab=vocab, model_dir=path)
-    return path
+    run(**flags)
+    return flags["model_dir"]
 
 
-def test_language_model_has_no_vocabulary_of_inputs(tmp_path):
-    write_random(tmp_path / "model.ckpt-7", "lmx_relative", V2, len(VOCABULARY))
-    vocab = tmp_path / "vocab.subwords"
-    vocab.write_text("".join(f"'{subtoken}'\n" for subtoken in VOCABULARY))
-    flags = {"checkpoint": tmp_path, "hparams_set": "lmx_relative", "hparams": V2}
-    flags |= {"vocab": vocab, "source_vocab": vocab, "model_dir": tmp_path / "model"}
-    run.fails("Expected no --source_vocab with a language model, which has no inputs.", **flags)
-    assert not (tmp_path / "model").exists()
+def test_language_model_has_no_vocabulary_of_inputs(flags):
+    message = "Expected no --source_vocab with a language model, which has no inputs."
+    run.fails(message, **flags, source_vocab=flags["vocab"])
+    assert not flags["model_dir"].exists()
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -278,17 +280,14 @@ print(json.dumps(answers, default=bytes.decode))
 
 
 @pytest.mark.slow
-def test_commands_in_fresh_processes(tmp_path):
+def test_commands_in_fresh_processes(flags, tmp_path):
     """From a checkpoint to a SavedModel that a client without this package calls."""
     from t2t_relpos.decoding import score_tokens
 
-    model = write_random(tmp_path / "model.ckpt-7", "lmx_relative", V2, len(VOCABULARY))
-    (tmp_path / "vocab").write_text("".join(f"'{subtoken}'\n" for subtoken in VOCABULARY))
-    flags = ["--checkpoint=model.ckpt-7", "--hparams_set=lmx_relative", f"--hparams={SMALL}"]
-    flags += ["--vocab=vocab", "--model_dir=run"]
-    run_python("-m", "trainer.import_t2t", *flags, cwd=tmp_path)
-    flags = ["--model_dir=run", "--sampler=greedy", "--max_length=14"]
-    exported = run_python("-m", "trainer.export", *flags, cwd=tmp_path).stdout
+    run(**flags | {"hparams": SMALL, "model_dir": tmp_path / "run"})
+    model = ModelDirectory.open(tmp_path / "run").load_model()
+    options = ["--model_dir=run", "--sampler=greedy", "--max_length=14"]
+    exported = run_python("-m", "trainer.export", *options, cwd=tmp_path).stdout
     assert exported.splitlines() == [
         "Wrote saved_models/run/1",
         "Signatures: generate, score, generate_text, score_text.",
@@ -313,10 +312,8 @@ def test_commands_in_fresh_processes(tmp_path):
         np.testing.assert_allclose(answer["scores"], expected.scores, rtol=1e-4)
         assert answer["lengths"] == [4, 2]
     assert text_scores["tokens"][1] == ["dog_", "<EOS>_", "", ""]
-    arguments = "-m", "trainer.translate", "--saved_model=saved_models/run"
-    done = run_python(*arguments, input="the dog\n", cwd=tmp_path, returncode=1)
-    assert "saved_models/run/1, which returns nothing. Write one with" in done.stderr
-    assert "from a model for translation." in done.stderr
+    message = ".*saved_models/run/1, which returns nothing. Write one with .* for translation."
+    Program(translate).fails(message, saved_model=path.parent, input=__file__)
 
 
 @pytest.mark.parametrize(

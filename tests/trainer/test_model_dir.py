@@ -50,19 +50,6 @@ def test_files_of_earlier_versions_have_models_for_translation(directory):
     assert ModelDirectory.open(directory.path, "translation").kind == "translation"
 
 
-def test_files_have_fixed_names(directory):
-    for path, name in (
-        (directory.config_file, "config.json"),
-        (directory.model_file, "model.keras"),
-        (directory.run_file, "run.json"),
-        (directory.vocabulary_file(), "vocab.model"),
-        (directory.vocabulary_file("subwords"), "vocab.subwords"),
-        (directory.checkpoints, "checkpoints"),
-        (directory.logs, "logs"),
-    ):
-        assert path == directory.path / name
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -127,21 +114,6 @@ def test_load_model_inverts_save_model(directory):
     directory.save_model(model)
     x = np.arange(6, dtype="float32").reshape(2, 3)
     np.testing.assert_array_equal(directory.load_model()(x), model(x))
-    assert not list(directory.path.glob(".writing-*"))
-
-
-def test_failed_save_keeps_the_previous_model(directory):
-    class Unwritable:
-        compute_dtype = "float32"
-
-        def save(self, path):
-            path.write_bytes(b"half")
-            raise OSError("disk full")
-
-    directory.model_file.write_bytes(b"whole")
-    with pytest.raises(OSError, match="disk full"):
-        directory.save_model(Unwritable())
-    assert directory.model_file.read_bytes() == b"whole"
     assert not list(directory.path.glob(".writing-*"))
 
 

@@ -16,19 +16,19 @@ from trainer.data.encoding import encode_pairs
 from trainer.model_dir import ModelDirectory
 
 SMALLER = {
-    "hidden_dim": 24,
-    "intermediate_dim": 29,
+    "hidden_dim": 12,
+    "intermediate_dim": 17,
     "num_heads": 3,
-    "num_encoder_layers": 2,
-    "num_decoder_layers": 2,
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 1,
 }
 CORPUS = {"data": "wmt14_translate/de-en", "direction": "en-de"}
-FEW_STEPS = {"vocab_size": 251, "train_steps": 3, "checkpoint_every": 1, "log_every": 1}
+FEW_STEPS = {"vocab_size": 251, "train_steps": 2, "checkpoint_every": 1, "log_every": 1}
 
 
 @pytest.fixture(scope="module")
 def trained(wmt14, tmp_path_factory):
-    """Returns the path of a model directory after three steps of the recipe shaw_base."""
+    """Returns the path of a model directory after two steps of the recipe shaw_base."""
     path = tmp_path_factory.mktemp("runs") / "base"
     settings = {"preset": "shaw_base", "model_dir": path, "data_dir": wmt14.data_dir}
     with pytest.MonkeyPatch.context() as patch:
@@ -70,7 +70,7 @@ def test_batches_of_wmt_have_the_size_of_the_recipe(trained, wmt14):
 def test_average_of_checkpoints_is_evaluated_with_both_bleus(trained, wmt14, tmp_path, capsys):
     mean, output = tmp_path / "average", tmp_path / "out"
     Program(average)(model_dir=trained, last=2, output_dir=mean)
-    assert capsys.readouterr().out.endswith("step-000002, step-000003\n")
+    assert capsys.readouterr().out.endswith("step-000001, step-000002\n")
     settings = {"data_dir": wmt14.data_dir, "beam_size": 1, "output": output}
     Program(evaluate)(model_dir=mean, **CORPUS, **settings)
     printed = capsys.readouterr().out

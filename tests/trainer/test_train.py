@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import keras
 import pytest
-from absl import flags
 from programs import Program
 from saved_runs import assert_model_equals_last_checkpoint
 
@@ -52,7 +51,7 @@ def test_model_directory_is_complete(finished_run):
     assert {name: recorded[name] for name in expected} == expected
 
 
-SIZES = "num_hidden_layers=3,hidden_size=256,filter_size=24"
+SIZES = "num_hidden_layers=1,hidden_size=64,filter_size=24"
 
 
 def test_hparams_give_the_architecture_of_a_run_that_resumes(small_run, tmp_path, capsys):
@@ -69,7 +68,7 @@ def test_hparams_give_the_architecture_of_a_run_that_resumes(small_run, tmp_path
     assert "hparams is " in small_run.fails(tmp_path / "model", **changed, clip_norm=1.0)
     # As --dry_run and a child see it.
     text = forecast(small_run.config(tmp_path / "new", **settings))
-    assert "hidden_dim = 256" in text and not (tmp_path / "new").exists()
+    assert "hidden_dim = 64" in text and not (tmp_path / "new").exists()
     inherited = {"preset": None, "vocab_size": None, "init_from": str(tmp_path / "model")}
     small_run(tmp_path / "child", **inherited, train_steps=1)
     assert ModelDirectory.open(tmp_path / "child").load_model().config == expected
@@ -293,9 +292,6 @@ def test_learned_positions_cover_max_length(tmp_path, small_run):
 
 def test_invalid_flags_exit():
     run.fails("Expected training data. Received: none", preset="tiny", model_dir="x")
-    message = "Unknown command line flag 'warmup_stepz'. Did you mean: warmup_steps"
-    with pytest.raises(flags.UnrecognizedFlagError, match=message):
-        run("--warmup_stepz=3")
 
 
 def test_dry_run_writes_no_files(tmp_path, small_run, capsys):
@@ -305,13 +301,24 @@ def test_dry_run_writes_no_files(tmp_path, small_run, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_resume_with_other_settings_exits(finished, small_run, rerun):
-    message = rerun(small_run.fails, batch_tokens=31, learning_rate=0.25)
-    assert "Expected a model directory created with the settings of this run." in message
-    assert (
-        "batch_tokens is 30 in the directory and 31 in this run; learning_rate is 2.0 in the "
-        "directory and 0.25 in this run" in message
-    )
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"batch_tokens": 31, "learning_rate": 0.25},
+            "Expected a model directory created with the settings of this run. .* batch_tokens is "
+            "30 in the directory and 31 in this run; learning_rate is 2.0 in the directory and 0",
+        ),
+        ({"vocab_size": 37}, "Expected the vocab_size of .*, 40. Received: 37. Leave --vocab_size"),
+        ({"byte_fallback": True}, "Expected the byte_fallback of .*, False. Received: True. Leave"),
+        ({"normalization": "nfkc"}, "Expected the normalization of .*, nmt_nfkc. Received: nfkc."),
+        ({"train_steps": 2}, "Expected --train_steps of at least 9, the step of the last checkp"),
+    ],
+)
+def test_resume_with_other_settings_exits(small_run, finished, rerun, settings, message):
+    before = sorted(path.name for path in finished.rglob("*"))
+    assert re.search(message, rerun(small_run.fails, **settings))
+    assert sorted(path.name for path in finished.rglob("*")) == before
 
 
 def test_resume_with_another_architecture_exits(finished, small_run, rerun):
@@ -331,12 +338,6 @@ def test_resume_compares_architectures_and_not_presets(small_run, rerun, monkeyp
     assert capfd.readouterr().out.count("Training is already complete: step 9 of 9.") == 2
     message = rerun(small_run.fails)
     assert f"dropout is {dropout} in the directory and 0.25 in this run" in message
-
-
-def test_resume_with_another_vocab_size_exits(finished, small_run, rerun):
-    message = rerun(small_run.fails, vocab_size=37)
-    expected = f"Expected the vocab_size of {finished}, 40. Received: 37. Leave --vocab_size out"
-    assert expected in message
 
 
 def test_resume_compares_contents_of_text_files(finished, small_run, rerun, tmp_path, caplog):
@@ -389,14 +390,6 @@ def test_resumed_run_keeps_its_metric(tmp_path, small_run, finished, rerun, reco
         prepare(**settings, **given)
     directory.write_run(directory.read_run() | {"dev_bleu": False})
     assert getattr(prepare(**settings, **given).config, name) == value
-
-
-def test_existing_vocabulary_must_agree_with_the_settings(small_run, rerun):
-    for settings, message in (
-        ({"byte_fallback": True}, "Expected the byte_fallback of .*, False. Received: True. Leave"),
-        ({"normalization": "nfkc"}, "the normalization of .*, nmt_nfkc. Received: nfkc. Leave"),
-    ):
-        assert re.search(message, rerun(small_run.fails, **settings))
 
 
 def test_report_of_the_text(tmp_path, small_run, capsys):

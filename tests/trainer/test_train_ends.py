@@ -198,15 +198,6 @@ def test_dev_bleu_of_the_last_step_is_added(
     assert BestCheckpoints(finished / "best").steps() == [train_steps]
 
 
-def test_train_steps_below_the_last_checkpoint_exits(finished, small_run, rerun):
-    before = sorted(path.name for path in finished.rglob("*"))
-    assert rerun(small_run.fails, train_steps=2) == (
-        "trainer.train: Expected --train_steps of at least 9, the step of the last checkpoint. "
-        "Received: 2. Give a larger --train_steps, or another --model_dir."
-    )
-    assert sorted(path.name for path in finished.rglob("*")) == before
-
-
 def test_second_run_in_a_locked_directory_exits(finished, small_run, rerun, capfd):
     other = ModelDirectory.create(finished, lock=True)
     message = rerun(small_run.fails)

@@ -17,10 +17,10 @@ from subprocesses import environment, python_command
 from examples.synthetic_corpus.__main__ import write_split
 from trainer.training.checkpoints import Checkpoints
 
-STEPS = 40
+STEPS = 30
 SETTINGS = [
     "--preset=small",
-    "--vocab_size=1000",
+    "--vocab_size=100",
     "--deterministic",
     f"--train_steps={STEPS}",
     "--checkpoint_every=2",
@@ -82,9 +82,9 @@ def kill(directory, rng, where):
             kill_after_line(process, "Training from step", rng.uniform(0, 3))
         else:
             folder, name, times = {
-                "checkpoints": ("checkpoints", "step", rng.randint(1, 6)),
+                "checkpoints": ("checkpoints", "step", rng.randint(1, 4)),
                 "best": ("best", "step", 1),
-                "model": ("", "model", rng.randint(1, 4)),
+                "model": ("", "model", rng.randint(1, 3)),
             }[where]
             kill_while_writing(process, directory / folder, name, times)
     assert process.returncode in (0, -signal.SIGKILL)
@@ -111,12 +111,12 @@ def saved(directory):
 
 @pytest.mark.slow
 def test_killed_run_equals_an_uninterrupted_run(tmp_path):
-    write_split(tmp_path, "train", size=3001)
-    write_split(tmp_path, "dev")
+    write_split(tmp_path, "train", size=301)
+    write_split(tmp_path, "dev", size=11)
     killed, uninterrupted = tmp_path / "killed", tmp_path / "uninterrupted"
     rng = random.Random(20180401)
-    places = ["best", "checkpoints", "model", "anywhere", "checkpoints"]
-    assert sum(kill(killed, rng, where) for where in places) >= 4
+    places = ["best", "checkpoints", "model", "anywhere"]
+    assert sum(kill(killed, rng, where) for where in places) >= 3
     out = run(killed)
     assert f" to {STEPS}.\n" in out and "Training from step 0 " not in out
     run(uninterrupted)

@@ -4,6 +4,7 @@ In all other tests of runs in this process, steps are stubs.
 """
 
 import functools
+import itertools
 import json
 import re
 
@@ -11,9 +12,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import train_small
 from saved_runs import assert_model_equals_last_checkpoint
-from subprocesses import run_python
+from subprocesses import ROOT, environment, run_python
 
 from trainer.data.encoding import encode_pairs
 from trainer.data.text_files import read_text
@@ -87,66 +87,83 @@ def test_xla_equals_no_xla(small_run, tmp_path, capsys):
         np.testing.assert_allclose(compiled[name], array, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-def two_devices(small_run, directory, *flags, text=None):
-    """Trains on two devices in a new process, and returns its output.
+# Devices can be defined only in a process that has not used TensorFlow.
+TRAIN = """
+import json, sys
+import train_small
+from trainer import train
+from trainer.config import RunConfig
 
-    Devices can be defined only in a process that has not used TensorFlow.
+train_small.add_preset()
+for settings in json.loads(sys.argv[1]):
+    train.train(RunConfig(**settings))
+"""
+TWO_DEVICES = {"preset": "small", "vocab_size": 12, "batch_tokens": 30, "checkpoint_every": 3}
+TWO_DEVICES |= {"strategy": "mirrored", "logical_devices": 2}
+
+
+def train_on_two_devices(runs):
+    """Trains in a new process: for each run, settings in addition to `TWO_DEVICES`.
+
+    The runs must have the same model: TensorFlow keeps the shapes of sums over devices. Returns
+    the output.
     """
-    settings = {"preset": "small", "model_dir": directory, "vocab_size": 40}
-    settings |= {"batch_tokens": 30, "checkpoint_every": 3, "keep_best": 1}
-    settings |= {"strategy": "mirrored", "logical_devices": 2}
-    pairs = small_run.text | small_run.dev
-    texts = [f"--{k}={v}" for k, v in (settings | (text or pairs)).items()]
-    return run_python(train_small.__file__, *texts, *flags).stdout
+    env = environment(PYTHONPATH=f"{ROOT}:{ROOT / 'tests/support'}")
+    return run_python("-c", TRAIN, json.dumps([TWO_DEVICES | run for run in runs]), env=env).stdout
+
+
+@pytest.fixture
+def text(tmp_path):
+    """Returns a file of lines of the same length, so that XLA compiles a single bucket."""
+    lines = map(" ".join, itertools.permutations("abcd"))
+    (tmp_path / "text").write_text("\n".join(lines) + "\n")
+    return str(tmp_path / "text")
+
+
+def resume_on_two_devices(folder, steps, first, resumed):
+    """Trains `whole`, and `parts`, which another process resumes. Returns the first output.
+
+    Asserts that both have the same arrays.
+    """
+    whole, parts = ({"model_dir": str(folder / name)} for name in ("whole", "parts"))
+    stop = {"train_steps": steps - 1}
+    output = train_on_two_devices([whole | first, parts | first | stop])
+    train_on_two_devices([parts | resumed])
+    found, expected = (final_arrays(folder / name, steps) for name in ("parts", "whole"))
+    for group, arrays in expected.items():
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(found[group][name], array, err_msg=f"{group} {name}")
+    assert expected["optimizer"]["iteration"] == steps
+    assert_model_equals_last_checkpoint(folder / "parts")
+    recorded = json.loads((folder / "parts" / "run.json").read_text())
+    assert (recorded["strategy"], recorded["train_steps"]) == ("mirrored", steps)
+    assert recorded["jit_compile"] is first.get("jit_compile", False)
+    return output
 
 
 @pytest.mark.slow
-def test_training_on_two_devices_resumes(small_run, tmp_path):
-    for steps in (3, 5):
-        flags = "--deterministic", f"--train_steps={steps}"
-        two_devices(small_run, tmp_path / "two", *flags)
-    recorded = json.loads((tmp_path / "two" / "run.json").read_text())
-    assert (recorded["strategy"], recorded["train_steps"]) == ("mirrored", 5)
-    assert recorded["jit_compile"] is False
-    assert final_arrays(tmp_path / "two", 5)["optimizer"]["iteration"] == 5
-    assert [entry["step"] for entry in evaluations(tmp_path / "two")] == [3, 5]
-    assert len(list((tmp_path / "two" / "best").glob("step-*/model.npz"))) == 1
-    assert_model_equals_last_checkpoint(tmp_path / "two")
+def test_language_model_on_two_devices_resumes_exactly(text, tmp_path):
+    settings = {"train_text": text, "dev_text": text, "keep_best": 1, "deterministic": True}
+    settings |= {"train_steps": 4}
+    resume_on_two_devices(tmp_path, 4, settings, settings)
+    for name in ("whole", "parts"):
+        directory = ModelDirectory.open(tmp_path / name)
+        assert directory.kind == "language_model"
+        assert [entry["step"] for entry in evaluations(directory.path)] == [3, 4]
+        assert len(list(directory.best.glob("step-*/model.npz"))) == 1
 
 
 @pytest.mark.slow
-def test_language_model_on_two_devices_resumes_exactly(small_run, tmp_path):
-    text = dict.fromkeys(("train_text", "dev_text"), small_run.text["train_source"])
-    for name, steps in (("resumed", 3), ("resumed", 5), ("whole", 5)):
-        flags = "--deterministic", f"--train_steps={steps}"
-        two_devices(small_run, tmp_path / name, *flags, text=text)
-    arrays = [final_arrays(tmp_path / name, 5) for name in ("resumed", "whole")]
-    for part in arrays[0]:
-        for key, array in arrays[0][part].items():
-            np.testing.assert_array_equal(array, arrays[1][part][key], err_msg=key)
-    assert ModelDirectory.open(tmp_path / "whole").kind == "language_model"
-
-
-@pytest.mark.slow
-def test_xla_on_two_devices_resumes_exactly(small_run, tmp_path):
+def test_xla_on_two_devices_resumes_exactly(text, tmp_path):
     """With dropout and micro-batches. The resumed run keeps XLA without the flag."""
-    run = functools.partial(two_devices, small_run)
-    memory = "--device_tokens=20"
-    output = run(tmp_path / "whole", memory, "--jit_compile", "--train_steps=3")
+    settings = {"train_source": text, "train_target": text, "device_tokens": 10, "train_steps": 3}
+    first = settings | {"jit_compile": True}
+    output = resume_on_two_devices(tmp_path, 3, first, settings)
     lines = [line for line in output.splitlines() if "XLA" in line]
     assert lines[0] == (
-        "XLA: compiles at most 12 programs, one for each of 6 buckets on each of 2 devices."
+        "XLA: compiles at most 2 programs, one for each of 1 buckets on each of 2 devices."
     )
-    counts = [re.fullmatch(r"step \d/3: XLA .* \d+\.\d s, .* so far: (\d)", x) for x in lines[1:]]
-    assert [int(count[1]) for count in counts] == [2, 4, 6][: len(counts)] and counts
-    run(tmp_path / "resumed", memory, "--jit_compile", "--train_steps=2")
-    run(tmp_path / "resumed", memory, "--train_steps=3")
-    recorded = json.loads((tmp_path / "resumed" / "run.json").read_text())
-    assert (recorded["strategy"], recorded["jit_compile"]) == ("mirrored", True)
-    whole, resumed = (final_arrays(tmp_path / name, 3) for name in ("whole", "resumed"))
-    for group, arrays in whole.items():
-        for name, array in arrays.items():
-            np.testing.assert_array_equal(resumed[group][name], array, err_msg=f"{group} {name}")
+    assert re.fullmatch(r"step 1/3: XLA compiled for \d+\.\d s, programs so far: 2", lines[1])
 
 
 def test_run_continues_without_xla_if_it_fails_on_a_device(

@@ -91,7 +91,7 @@ def test_run_resumes_after_each_worker_was_killed(start, tmp_path):
     saved = 0
     for lost in (1, 0):
         workers = start(train_steps=100_000, **settings)
-        wait_for_step(directory, saved + 9, workers)
+        wait_for_step(directory, saved + 3, workers)
         workers.processes[lost].send_signal(signal.SIGKILL)
         assert workers.wait(1 - lost, timeout=120) == 1
         saved, output = last_step(directory), workers.output(1 - lost)

@@ -155,35 +155,21 @@ def test_lines_typed_at_a_terminal_are_translated_at_once(fake_model, monkeypatc
     sys.stdin.close()
 
 
-def test_warnings_have_the_numbers_of_truncated_lines(run_fake, capsys):
-    lines = [b"one", b"a long one", b"", b"another long one"]
+def test_warnings_have_the_numbers_of_lines(run_fake, capsys):
+    lines = ["größe".encode(), b"one", b"a long one", b"", b"endless", b"b \xff", b"\xe4"]
     output, messages = run_fake(capsys, lines, "--window=3", "--batch_size=2")
-    assert output == b"ONE\nA LONG ONE\n\nANOTHER LONG ONE\n"
-    assert [re.search(r"line (\d+) was truncated", text)[1] for text in messages[:-2]] == [
-        "2",
-        "4",
+    assert output == b"".join(line.upper() + b"\n" for line in lines)
+    warnings = [text for text in messages if text.startswith("warning: ")]
+    assert sorted(warnings) == [
+        f"{INVALID} in line 6, read as U+FFFD.",
+        *("warning: 2 lines are not UTF-8 text.",),
+        *(
+            f"warning: line {number} was truncated to the maximum input length of the model."
+            for number in (1, 3, 5)
+        ),
+        "warning: the translation of line 5 was cut at the maximum length of the output.",
     ]
-    assert messages[-1].startswith("4 sentences in ")
-
-
-def test_warnings_have_the_numbers_of_translations_that_are_cut(run_fake, capsys):
-    _, messages = run_fake(capsys, [b"one", b"endless", b"two"], "--batch_size=2")
-    assert (
-        "warning: the translation of line 2 was cut at the maximum length of the output."
-        in messages
-    )
-    assert not [text for text in messages if re.search("line [13]", text)]
-
-
-def test_lines_with_invalid_bytes_are_translated_with_a_warning(run_fake, capsys):
-    lines = ["größe".encode(), b"a \xff", b"b", b"\xe4", b"\xff\xff"]
-    output, messages = run_fake(capsys, lines, "--window=2")
-    assert output.splitlines() == [line.upper() for line in lines]
-    warnings = [text for text in messages if "UTF-8" in text]
-    assert warnings == [
-        f"{INVALID} in line 2, read as U+FFFD.",
-        "warning: 3 lines are not UTF-8 text.",
-    ]
+    assert messages[-1].startswith("7 sentences in ")
 
 
 def test_empty_input_writes_empty_output(run_fake, capsys):
@@ -275,6 +261,7 @@ def test_closed_output_pipe_is_no_error(exported_dir, tmp_path):
         ("Expected the directory of a SavedModel,", ["--saved_model=absent", "--output=out"]),
         ("Expected a text file at absent. Received: no such file. Check the", ["--input=absent"]),
         ("Expected a text file at /. Received: a directory. Check the path.", ["--input=/"]),
+        (r"Expected a file that can be .* Received: absent/out \(No such", ["--output=absent/out"]),
     ],
 )
 def test_unsuitable_files_and_flags_raise(message, arguments, tmp_path, monkeypatch):
@@ -284,16 +271,6 @@ def test_unsuitable_files_and_flags_raise(message, arguments, tmp_path, monkeypa
     run.fails(message, "--saved_model=any", "--input=in", *arguments)
     assert (tmp_path / "in").read_text() == "a\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "link"]
-
-
-def test_unwritable_output_raises(fake_model, tmp_path):
-    (tmp_path / "in").write_text("a\n")
-    message = (
-        r"Expected a file that can be read or written. Received: .*/absent/out\S* "
-        r"\(No such file or directory\)\. Check the path\."
-    )
-    files = {"input": tmp_path / "in", "output": tmp_path / "absent/out"}
-    run.fails(message, "--saved_model=any", **files)
 
 
 def test_output_is_written_through_links_and_to_descriptors(run_fake, capsys, tmp_path):

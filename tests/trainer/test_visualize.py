@@ -1,5 +1,6 @@
 """Tests of `trainer.visualize`: the page, the plots, and errors."""
 
+import html
 import json
 import re
 import sys
@@ -30,15 +31,20 @@ def without_model(monkeypatch):
     monkeypatch.setattr(attention_page, "render_page", lambda *_: "page")
 
 
-def test_page_of_a_given_translation(trained_model_dir, tmp_path, capsys):
+def test_page_of_a_given_translation(each_model_dir, tmp_path, capsys):
+    """Tokens have the names of the vocabulary of their side."""
     page = tmp_path / "page.html"
-    run(model_dir=trained_model_dir, source=SENTENCE, target=TRANSLATION, output=page)
+    run(model_dir=each_model_dir, source=SENTENCE, target=TRANSLATION, output=page)
     text = page.read_text()
     size = f"{len(text.encode()) / 1e6:.1f} MB"
     assert capsys.readouterr().out == f"Wrote {page} ({size}): {SENTENCE} -> {TRANSLATION}\n"
     assert f"<h1>{SENTENCE}</h1>\n<p>{TRANSLATION} (given translation)</p>" in text
-    labels = re.findall(r'"ticktext":(\[[^]]*\])', text)
-    assert "".join(json.loads(labels[0])) == "▁The▁dog▁sleeps▁.&lt;/s&gt;"
+    labels = [json.loads(found) for found in re.findall(r'"ticktext":(\[[^]]*\])', text)]
+    for tokenizer, side in zip(
+        ModelDirectory.open(each_model_dir).load_tokenizers(), (SENTENCE, TRANSLATION)
+    ):
+        ids = tokenizer.tokenize([side]).to_list()[0]
+        assert [html.escape(tokenizer.names[i], quote=False) for i in ids] in labels
 
 
 def test_page_of_a_generated_translation(
@@ -88,44 +94,32 @@ def test_without_plotly_the_error_names_the_command_that_installs_it(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_invalid_flags_raise(without_model, trained_model_dir, tmp_path):
-    model, page = trained_model_dir, tmp_path / "page.html"
-    neither = "Expected --source and --output, or --plots. Received: neither."
-    run.fails(neither, model_dir=model)
-    run.fails(neither, model_dir=model, source=SENTENCE)
-    run.fails("Expected --source with --output. Received: none.", model_dir=model, output=page)
-    run.fails(
-        "Expected --source with --target. Received: none.", model_dir=model, target="x", plots="x"
-    )
-    run.fails(".*/absent", model_dir=tmp_path / "absent", source=SENTENCE, output=page)
-    run.fails("--source must be a sentence, got ' '.", model_dir=model, source=" ", output=page)
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
-    "name, reason",
+    ("flags", "message"),
     [
-        ("absent/page.html", "No such file or directory"),
-        ("file/page.html", "Not a directory"),
-        (".", ".*"),
+        ({}, "Expected --source and --output, or --plots. Received: neither."),
+        ({"source": "a"}, "Expected --source and --output, or --plots. Received: neither."),
+        ({"output": "page"}, "Expected --source with --output. Received: none."),
+        ({"target": "x", "plots": "x"}, "Expected --source with --target. Received: none."),
+        ({"model_dir": "absent", "source": "a", "output": "page"}, "Expected a model directory,"),
+        ({"model_dir": "ids", "source": "a", "output": "page"}, ".*vocabulary"),
+        ({"source": " ", "output": "page"}, "--source must be a sentence, got ' '."),
+        *(
+            (flags, rf"Expected a file that can be read or .*: {name} \({reason}")
+            for flags, name, reason in (
+                ({"source": "a", "target": "b", "output": "absent/page"}, "absent/page", "No such"),
+                ({"source": "a", "target": "b", "output": "file/page"}, "file/page", "Not a dir"),
+                ({"source": "a", "target": "b", "output": "."}, r"\.", ".*"),
+                ({"plots": "file"}, "file", "File exists"),
+            )
+        ),
     ],
 )
-def test_unwritable_output_raises(without_model, trained_model_dir, tmp_path, name, reason):
+def test_invalid_flags_raise(
+    without_model, trained_model_dir, tmp_path, monkeypatch, flags, message
+):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
-    message = rf"Expected a file that can be read or written. Received: .* \({reason}\)."
-    options = {"source": SENTENCE, "target": TRANSLATION, "output": tmp_path / name}
-    run.fails(message, model_dir=trained_model_dir, **options)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
-
-
-def test_unwritable_plots_folder_raises(without_model, trained_model_dir, tmp_path):
-    (tmp_path / "file").touch()
-    message = r"Expected a file that can be read or written. Received: .*file \(File exists\)."
-    run.fails(message, model_dir=trained_model_dir, plots=tmp_path / "file")
-
-
-def test_model_without_vocabulary_raises(without_model, tmp_path):
-    directory = ModelDirectory.create(tmp_path / "ids")
-    directory.write_config({}, tokenizer="none")
-    page = tmp_path / "page.html"
-    run.fails(".*vocabulary", model_dir=directory.path, source=SENTENCE, output=page)
+    ModelDirectory.create("ids").write_config({}, tokenizer="none")
+    run.fails(message, **{"model_dir": trained_model_dir} | flags)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["file", "ids"]
