@@ -75,8 +75,7 @@ def test_outputs_and_gradients_equal_known_lengths(
 ):
     compute = both_directions(small_block_implementations[name])
     run = graph_of(compute, arguments(1, 1)[3:], jit_compile)
-    # XLA compiles every length again.
-    for lengths in [(1, 1), (17, 37)] if jit_compile else [(1, 1), (17, 37), (31, 31)]:
+    for lengths in [(1, 1), (17, 37)]:
         for found, results in zip(run(*arguments(*lengths)), expected(*lengths), strict=True):
             assert_close(found, results)
     for outputs, gradients in run(*arguments(23, 23, batch=0)):
