@@ -20,7 +20,7 @@ from t2t_relpos.backend.keras_private import attention_projections
 from t2t_relpos.layers import attention_cache
 from t2t_relpos.layers.attention_base import AttentionBase, pair_mask, swap_heads
 from t2t_relpos.layers.layer_mixin import clone_initializer, config_of
-from t2t_relpos.layers.packing import packed_attention
+from t2t_relpos.layers.packing import unpack_heads
 from t2t_relpos.layers.relative_position_embedding import RelativePositionEmbedding
 
 
@@ -407,16 +407,25 @@ class RelativeMultiHeadAttention(AttentionBase):
         """
         _checks.built(self)
         _check_query_offset(query_offset)
-        positions = query_positions, key_positions
-        outputs, weights = packed_attention(
-            self,
-            query,
-            value,
-            (query_packing, value_packing),
-            _Pairs(attention_mask, self._is_causal(use_causal_mask), query_offset, positions),
+        positions, causal = (query_positions, key_positions), self._is_causal(use_causal_mask)
+        key_mask = None if value_packing is None else value_packing.mask
+        is_default = all(x is None for x in (query_offset, *positions))
+        if causal and is_default and query_packing is value_packing:
+            key_mask = None  # Padding follows all tokens: the causal mask includes it.
+        outputs, weights = self._attend_projected(
+            (
+                unpack_heads(self.query_dense(query), query_packing),
+                unpack_heads(self.key_dense(value), value_packing),
+                unpack_heads(self.value_dense(value), value_packing),
+            ),
+            _Pairs(attention_mask, causal, query_offset, positions, key_mask=key_mask),
             training=training,
             return_weights=return_attention_scores,
         )
+        if query_packing is not None:
+            outputs = query_packing.merge_heads(swap_heads(outputs))
+            outputs = ops.reshape(outputs, (1, -1, self.num_heads, self.value_dim))
+        outputs = self._merge_heads(outputs, query)
         return (outputs, weights) if return_attention_scores else outputs
 
     def project_cache(self, value):
@@ -600,11 +609,6 @@ class _Pairs:
     positions: tuple = (None, None)
     query_mask: Any = None
     key_mask: Any = None
-
-    @property
-    def have_default_positions(self):
-        """Whether there are neither explicit positions nor an offset."""
-        return all(x is None for x in (*self.positions, self.query_offset))
 
     def explicit_positions(self, lengths, batch_size):
         """Checks and returns (query positions, key positions), or None if a call gives neither."""
