@@ -12,15 +12,6 @@ from t2t_relpos.backend import one_or_nan, ops, write_slice
 _ONE_QUERY = {"return_weights": True, "rematerialize": None}
 
 
-def project_cache(layer, value):
-    """Returns the keys and values of a sequence `[B, S, D]`, as a cache of a layer."""
-    _checks.built(layer)
-    # Keras casts only the arguments of `call`.
-    value = ops.cast(value, layer.compute_dtype)
-    parts = layer.key_dense(value), layer.value_dense(value)
-    return ops.stack(parts, axis=1) if layer.value_dim == layer.key_dim else parts
-
-
 def attend_with_cache(layer, query, value, cache, update_index, pairs):
     """Computes `RelativeMultiHeadAttention.attend_with_cache`, which documents the arguments.
 
@@ -101,7 +92,7 @@ def _write(layer, value, cache, update_index):
     if not _checks.is_integer(update_index):
         update_index = as_positions(update_index, "update_index")
     fits = (update_index >= 0) & (update_index <= length - count)
-    new = project_cache(layer, value)
+    new = layer.project_cache(value)
     if hasattr(cache, "shape"):
         return write_slice(cache, ops.cast(new, cache.dtype), update_index, axis=2), fits
     parts = zip(cache, new)

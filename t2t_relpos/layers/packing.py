@@ -1,7 +1,5 @@
 """Packs the sequences of a batch into one sequence without padding, and attends to it."""
 
-import dataclasses
-
 import keras
 import numpy as np
 from keras import ops
@@ -186,34 +184,7 @@ def _take_rows(x, indices, inverse_indices):
     return backend.take_distinct_rows(x, indices, inverse_indices)
 
 
-def packed_attention(layer, query, value, packings, pairs, *, training, return_weights):
-    """Computes `RelativeMultiHeadAttention.attend_packed`. Returns (outputs, weights or None).
-
-    `packings` are those of (query, value), and `pairs` a `_Pairs` without padding masks.
-    """
-    query_packing, value_packing = packings
-    # Padding follows all tokens of a sequence: a causal mask of equal sequences masks it.
-    if value_packing is not None and not (
-        query_packing is value_packing and pairs.causal and pairs.have_default_positions
-    ):
-        pairs = dataclasses.replace(pairs, key_mask=value_packing.mask)
-    outputs, weights = layer._attend_projected(
-        (
-            _unpack_heads(layer.query_dense(query), query_packing),
-            _unpack_heads(layer.key_dense(value), value_packing),
-            _unpack_heads(layer.value_dense(value), value_packing),
-        ),
-        pairs,
-        training=training,
-        return_weights=return_weights,
-    )
-    if query_packing is not None:
-        outputs = query_packing.merge_heads(swap_heads(outputs))
-        outputs = ops.reshape(outputs, (1, -1, layer.num_heads, layer.value_dim))
-    return layer._merge_heads(outputs, query), weights
-
-
-def _unpack_heads(x, packing):
+def unpack_heads(x, packing):
     """Returns heads `[B, T, N, H]` of the tokens `[1, P, N, H]` of a packing, or `x` without it."""
     if packing is None:
         return x

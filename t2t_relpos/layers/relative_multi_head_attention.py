@@ -17,10 +17,10 @@ from t2t_relpos.attention.relative_ids import (
 )
 from t2t_relpos.backend import ops
 from t2t_relpos.backend.keras_private import attention_projections
-from t2t_relpos.layers import attention_cache
 from t2t_relpos.layers.attention_base import AttentionBase, pair_mask, swap_heads
+from t2t_relpos.layers.attention_cache import attend_with_cache
 from t2t_relpos.layers.layer_mixin import clone_initializer, config_of
-from t2t_relpos.layers.packing import packed_attention
+from t2t_relpos.layers.packing import unpack_heads
 from t2t_relpos.layers.relative_position_embedding import RelativePositionEmbedding
 
 
@@ -177,7 +177,12 @@ class RelativeMultiHeadAttention(AttentionBase):
             table_initializer=table_initializer,
             **kwargs,
         )
-        _check_attention_axes(attention_axes)
+        if attention_axes not in (None, 1, (1,), [1], -2, (-2,), [-2]):
+            raise ValueError(
+                "Expected `attention_axes` to be None or 1, the sequence axis of "
+                "[batch, length, width]: relative positions have one axis. "
+                f"Received: attention_axes={attention_axes!r}"
+            )
         if sliding_window is not None:
             sliding_window = _checks.positive_int(sliding_window, "sliding_window")
         if use_key_table or use_value_table or max_relative_position is not None:
@@ -407,16 +412,25 @@ class RelativeMultiHeadAttention(AttentionBase):
         """
         _checks.built(self)
         _check_query_offset(query_offset)
-        positions = query_positions, key_positions
-        outputs, weights = packed_attention(
-            self,
-            query,
-            value,
-            (query_packing, value_packing),
-            _Pairs(attention_mask, self._is_causal(use_causal_mask), query_offset, positions),
+        positions, causal = (query_positions, key_positions), self._is_causal(use_causal_mask)
+        key_mask = None if value_packing is None else value_packing.mask
+        is_default = all(x is None for x in (query_offset, *positions))
+        if causal and is_default and query_packing is value_packing:
+            key_mask = None  # Padding follows all tokens: the causal mask includes it.
+        outputs, weights = self._attend_projected(
+            (
+                unpack_heads(self.query_dense(query), query_packing),
+                unpack_heads(self.key_dense(value), value_packing),
+                unpack_heads(self.value_dense(value), value_packing),
+            ),
+            _Pairs(attention_mask, causal, query_offset, positions, key_mask=key_mask),
             training=training,
             return_weights=return_attention_scores,
         )
+        if query_packing is not None:
+            outputs = query_packing.merge_heads(swap_heads(outputs))
+            outputs = ops.reshape(outputs, (1, -1, self.num_heads, self.value_dim))
+        outputs = self._merge_heads(outputs, query)
         return (outputs, weights) if return_attention_scores else outputs
 
     def project_cache(self, value):
@@ -432,7 +446,11 @@ class RelativeMultiHeadAttention(AttentionBase):
         Raises:
             ValueError: if the layer is not built.
         """
-        return attention_cache.project_cache(self, value)
+        _checks.built(self)
+        # Keras casts only the arguments of `call`.
+        value = ops.cast(value, self.compute_dtype)
+        parts = self.key_dense(value), self.value_dense(value)
+        return ops.stack(parts, axis=1) if self.value_dim == self.key_dim else parts
 
     def attend_with_cache(
         self, query, value, cache, update_index=None, *, mask=None, query_offset=None, causal=False
@@ -479,7 +497,7 @@ class RelativeMultiHeadAttention(AttentionBase):
         True
         """
         pairs = _Pairs(mask, self._is_causal(causal), query_offset)
-        return attention_cache.attend_with_cache(self, query, value, cache, update_index, pairs)
+        return attend_with_cache(self, query, value, cache, update_index, pairs)
 
     def explain(self, length_q, length_k=None, *, training=False, causal=False, **options):
         """Reports which implementation a call of this layer uses, and why not the others.
@@ -570,16 +588,6 @@ class RelativeMultiHeadAttention(AttentionBase):
         return {**super().get_config(), **config_of(self, names)}
 
 
-def _check_attention_axes(attention_axes):
-    """Raises ValueError unless `attention_axes` is None or the sequence axis of `[B, T, D]`."""
-    if attention_axes not in (None, 1, (1,), [1], -2, (-2,), [-2]):
-        raise ValueError(
-            "Expected `attention_axes` to be None or 1, the sequence axis of "
-            "[batch, length, width]: relative positions have one axis. "
-            f"Received: attention_axes={attention_axes!r}"
-        )
-
-
 def _check_query_offset(query_offset):
     """Raises ValueError unless the offset of a call is None, an int or an integer scalar tensor."""
     advice = "Pass `query_positions` for positions per batch entry."
@@ -600,11 +608,6 @@ class _Pairs:
     positions: tuple = (None, None)
     query_mask: Any = None
     key_mask: Any = None
-
-    @property
-    def have_default_positions(self):
-        """Whether there are neither explicit positions nor an offset."""
-        return all(x is None for x in (*self.positions, self.query_offset))
 
     def explicit_positions(self, lengths, batch_size):
         """Checks and returns (query positions, key positions), or None if a call gives neither."""

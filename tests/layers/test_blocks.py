@@ -8,7 +8,6 @@ from keras import ops
 from t2t_relpos.attention.masks import window_mask
 from t2t_relpos.layers import RelativeMultiHeadAttention, TransformerDecoder, TransformerEncoder
 
-both_orders = pytest.mark.parametrize("normalize_first", [True, False])
 IDS = np.array([[3, 5, 2, 0, 0], [4, 4, 6, 2, 0]])
 EXPLICIT = np.array([[True, True, True, True, False], [True, False, True, True, True]])
 
@@ -40,25 +39,25 @@ def test_blocks_use_and_keep_the_mask_of_an_embedding(block, embedded):
     assert symbolic._keras_mask.shape == (None, None)
 
 
-@both_orders
-def test_encoder_padding_mask_replaces_the_attached_mask(normalize_first, embedded):
-    with_mask, without = embedded
-    layer = make(TransformerEncoder, normalize_first=normalize_first)
-    expected = ops.convert_to_numpy(layer(without, padding_mask=EXPLICIT))
-    outputs = ops.convert_to_numpy(layer(with_mask, padding_mask=EXPLICIT))
-    np.testing.assert_allclose(outputs[EXPLICIT], expected[EXPLICIT], atol=1e-6)
-    implicit = ops.convert_to_numpy(layer(with_mask))
-    assert np.abs(implicit - expected)[EXPLICIT].max() > 1e-3
-
-
-@both_orders
-def test_decoder_padding_masks_replace_the_attached_masks(normalize_first, embedded):
-    with_mask, without = embedded
-    layer = make(TransformerDecoder, normalize_first=normalize_first)
-    masks = {"decoder_padding_mask": EXPLICIT, "encoder_padding_mask": EXPLICIT[::-1]}
-    expected = ops.convert_to_numpy(layer(without, without, **masks))
-    outputs = ops.convert_to_numpy(layer(with_mask, with_mask, **masks))
-    np.testing.assert_allclose(outputs[EXPLICIT], expected[EXPLICIT], atol=1e-6)
+@pytest.mark.parametrize("normalize_first", [True, False])
+@pytest.mark.parametrize(
+    "block, masks",
+    [
+        (TransformerEncoder, {"padding_mask": EXPLICIT}),
+        (
+            TransformerDecoder,
+            {"decoder_padding_mask": EXPLICIT, "encoder_padding_mask": EXPLICIT[::-1]},
+        ),
+    ],
+)
+def test_padding_masks_replace_the_attached_masks(block, masks, normalize_first, embedded):
+    layer = make(block, normalize_first=normalize_first)
+    outputs, expected = (
+        ops.convert_to_numpy(layer(*[x] * len(masks), **masks))[EXPLICIT] for x in embedded
+    )
+    np.testing.assert_allclose(outputs, expected, atol=1e-6)
+    implicit = ops.convert_to_numpy(layer(*[embedded[0]] * len(masks)))[EXPLICIT]
+    assert np.abs(implicit - expected).max() > 1e-3
 
 
 def test_decoder_with_a_cache_ignores_the_attached_mask(embedded):
