@@ -2,6 +2,7 @@
 
 Filters restrict the ids of sampling. They are functions of logits `[rows, V]` and masks, bool
 `[rows, V]` or `[1, V]`, which say which ids are allowed. At least one id of each row is allowed.
+They return a mask `[rows, V]`.
 """
 
 import keras
@@ -306,16 +307,7 @@ _LOWEST_TEMPERATURE, _HIGHEST_TEMPERATURE = 1e-30, 1e30
 
 
 def keep_top_k(logits, allowed, k):
-    """Keeps the k most likely allowed ids. Of equally likely ids, smaller ones are kept.
-
-    Args:
-        logits: `[rows, V]`.
-        allowed: mask of ids.
-        k: at least 1, an int or a scalar tensor.
-
-    Returns:
-        A mask `[rows, V]`.
-    """
+    """Keeps the k most likely allowed ids. Of equally likely ids, smaller ones are kept."""
     logits = _masked(logits, allowed)
     size = logits.shape[-1]
     k = min(int(k), size) if _checks.is_integer(k) else ops.minimum(as_size(k), size)
@@ -331,14 +323,6 @@ def keep_top_p(logits, allowed, p):
     softmax of the logits of allowed ids.
 
     Reference: Holtzman et al. 2020, section 3.1.
-
-    Args:
-        logits: `[rows, V]`.
-        allowed: mask of ids.
-        p: above 0 and at most 1, a float or a scalar tensor.
-
-    Returns:
-        A mask `[rows, V]`.
     """
     logits = _masked(logits, allowed)
     values, indices = stable_top_k(logits, logits.shape[-1])
@@ -362,13 +346,7 @@ def _down_to(logits, allowed, value, index):
 
 
 def divide(log_probs, allowed, temperature):
-    """Returns log-probabilities divided by a temperature, less the largest of allowed ids.
-
-    Args:
-        log_probs: `[rows, V]`.
-        allowed: mask of ids.
-        temperature: above 0, also infinite; a float or a scalar tensor.
-    """
+    """Returns log-probabilities divided by a temperature, less the largest of allowed ids."""
     if not ops.is_tensor(temperature):
         temperature = min(max(temperature, _LOWEST_TEMPERATURE), _HIGHEST_TEMPERATURE)
     temperature = ops.cast(temperature, "float32")
@@ -381,13 +359,7 @@ def divide(log_probs, allowed, temperature):
 def draw(logits, allowed, uniform):
     """Draws an allowed id for each row from the softmax of logits.
 
-    Args:
-        logits: `[rows, V]`.
-        allowed: mask of ids.
-        uniform: `[rows]`, random numbers in [0, 1).
-
-    Returns:
-        int32 `[rows]`: the first id whose cumulative probability exceeds the random number.
+    It is the first id whose cumulative probability exceeds the random number in [0, 1), `[rows]`.
     """
     uniform = ops.convert_to_tensor(uniform)
     probabilities = ops.softmax(_masked(logits, allowed), axis=-1)

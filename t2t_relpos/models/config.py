@@ -8,8 +8,6 @@ transformer_base_v1 and transformer_big. Training recipes are in the trainer.
 
 import dataclasses
 
-import numpy as np
-
 from t2t_relpos import _checks
 from t2t_relpos._suggestions import did_you_mean
 from t2t_relpos.hparams_sets import PRESET_SETS, parse_hparams
@@ -103,21 +101,17 @@ class TransformerConfig:
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, np.generic):  # not a JSON type
-                object.__setattr__(self, field.name, value.item())
+            name, value = field.name, _checks.plain(getattr(self, field.name))
+            object.__setattr__(self, name, value)
+            if field.type is int:
+                _checks.positive_int(value, name)
+            elif field.type is bool and not isinstance(value, bool):
+                raise ValueError(
+                    f"Expected `{name}` to be True or False. Received: {name}={value!r}"
+                )
         self._check_sizes()
         for name in ("dropout", "attention_dropout", "activation_dropout"):
             _checks.rate(getattr(self, name), name)
-        for name in (
-            "use_key_table use_value_table share_heads relative_cross_attention normalize_first "
-            "tie_embeddings"
-        ).split():
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(
-                    f"Expected `{name}` to be True or False. "
-                    f"Received: {name}={getattr(self, name)!r}"
-                )
         self._check_position()
         if not self.layer_norm_epsilon > 0:
             raise ValueError(
@@ -131,12 +125,7 @@ class TransformerConfig:
             )
 
     def _check_sizes(self):
-        """Raises ValueError if sizes are not positive, or contradict each other."""
-        for name in (
-            "vocab_size num_encoder_layers num_decoder_layers hidden_dim intermediate_dim "
-            "num_heads max_length"
-        ).split():
-            _checks.positive_int(getattr(self, name), name)
+        """Raises ValueError if optional sizes are not positive, or sizes contradict each other."""
         for name in ("key_dim", "value_dim", "source_vocab_size"):
             if getattr(self, name) is not None:
                 _checks.positive_int(getattr(self, name), name)

@@ -386,9 +386,9 @@ def position_layer(config, policy, name):
 
 
 def build_layers(layers, *shapes):
-    """Builds layers that are not built yet. Some may be None."""
-    for layer in layers:
-        if layer is not None and not layer.built:
+    """Builds each layer once. Some may be None."""
+    for layer in dict.fromkeys(layers):
+        if layer is not None:
             layer.build(*shapes)
 
 

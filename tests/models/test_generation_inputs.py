@@ -8,7 +8,6 @@ from keras import ops
 from small_transformers import random_transformer, search_ids, small_causal_lm
 
 from t2t_relpos.decoding import (
-    BeamSampler,
     GreedySampler,
     TopPSampler,
     beam_search,
@@ -79,13 +78,6 @@ def test_generate_makes_one_search_for_similar_lengths(model):
     np.testing.assert_array_equal(outputs, expected)
 
 
-def test_generate_without_xla_accepts_another_batch_size(model):
-    # TensorFlow traces the second search with an unknown batch size.
-    expected = model.generate(SOURCE, "greedy", max_length=13, jit_compile=False)
-    outputs = model.generate(SOURCE[:1], "greedy", max_length=13, jit_compile=False)
-    np.testing.assert_array_equal(outputs, expected[:1])
-
-
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_generate_with_learned_positions_checks_and_caps_lengths(dtype):
     float32_model = random_transformer(0.5, vocab_size=11, position="learned", max_length=12)
@@ -114,14 +106,6 @@ def test_causal_lm_continues_padded_and_finished_prompts(language_model):
     assert outputs[0, :3].tolist() == [5, 7, 9]
     np.testing.assert_array_equal(outputs[1], alone[0])
     assert outputs[2].tolist() == [5, 1, 0, 0, 0, 0]
-
-
-def test_generate_returns_unfinished_outputs_if_too_few_end(language_model):
-    # Within one more id, only one output ends.
-    sampler = BeamSampler(num_beams=6, num_results=3)
-    outputs = language_model.generate(SOURCE[:1, :2], sampler, max_length=3)
-    assert outputs[0, 0].tolist() == [5, 7, 1]
-    assert (outputs[0, :, :2] == [5, 7]).all() and (outputs[0, 1:, 2] > 1).all()
 
 
 class OwnEnds(GreedySampler):
