@@ -44,7 +44,7 @@ def assert_answer_equals(answer, expected, call):
     """Asserts that the outputs of a client equal tensors.
 
     Args:
-        answer: lists of numbers and of str with escaped bytes, by name.
+        answer: lists of numbers, and of bytes or of str with escaped bytes, by name.
         expected: tensors by name.
         call: name of the signature, for messages.
     """
@@ -57,7 +57,10 @@ def assert_answer_equals(answer, expected, call):
                 found.astype("float32"), value, atol=1e-4, rtol=1e-4, err_msg=f"{call} {name}"
             )
         elif value.dtype == tf.string:
-            texts = [text.encode("utf-8", "surrogateescape") for text in found.ravel()]
+            texts = [
+                text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+                for text in found.ravel()
+            ]
             assert texts == value.numpy().ravel().tolist(), (call, name)
         else:
             assert found.tolist() == value.numpy().tolist(), (call, name)

@@ -37,8 +37,7 @@ class Letters:
     fingerprint, unk_id, byte_ids = "letters", -1, range(0)
 
     def tokenize(self, strings):
-        ids = tf.strings.unicode_decode(strings, "UTF-8")
-        return tf.concat([ids, tf.ones([ids.nrows(), 1], tf.int32)], axis=1)
+        return tf.strings.unicode_decode(tf.strings.join([strings, "\x01"]), "UTF-8")
 
     def count_normalized(self, texts):
         return 0

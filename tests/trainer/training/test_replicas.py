@@ -12,7 +12,7 @@ from subprocesses import ROOT, environment, python_command, run_python
 
 pytestmark = pytest.mark.slow
 PROGRAM = pathlib.Path(__file__).parent / "replicas.py"
-PARTS = ["batch 0", "batch 1", "batch 2", "20 steps", "evaluate", "Adam"]
+PARTS = ["batch 0", "batch 1", "batch 2", "6 steps", "evaluate", "Adam"]
 PATHS = os.pathsep.join([str(ROOT), str(ROOT / "tests/support")])
 
 
