@@ -63,7 +63,7 @@ def write_random(prefix, hparams_set, hparams, vocab_size):
 
 
 @pytest.fixture
-def flags(tmp_path):
+def import_flags(tmp_path):
     """Returns flags that import a language model with random weights and a vocabulary."""
     vocab, prefix = tmp_path / "vocab.subwords", tmp_path / "model.ckpt-7"
     vocab.write_text(VOCABULARY)
@@ -73,16 +73,16 @@ def flags(tmp_path):
 
 
 @pytest.fixture
-def imported(flags):
+def imported(import_flags):
     """Returns the path of an imported language model with a vocabulary."""
-    run(**flags)
-    return flags["model_dir"]
+    run(**import_flags)
+    return import_flags["model_dir"]
 
 
-def test_language_model_has_no_vocabulary_of_inputs(flags):
+def test_language_model_has_no_vocabulary_of_inputs(import_flags):
     message = "Expected no --source_vocab with a language model, which has no inputs."
-    run.fails(message, **flags, source_vocab=flags["vocab"])
-    assert not flags["model_dir"].exists()
+    run.fails(message, **import_flags, source_vocab=import_flags["vocab"])
+    assert not import_flags["model_dir"].exists()
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -280,11 +280,11 @@ print(json.dumps(answers, default=bytes.decode))
 
 
 @pytest.mark.slow
-def test_commands_in_fresh_processes(flags, tmp_path):
+def test_commands_in_fresh_processes(import_flags, tmp_path):
     """From a checkpoint to a SavedModel that a client without this package calls."""
     from t2t_relpos.decoding import score_tokens
 
-    run(**flags | {"hparams": SMALL, "model_dir": tmp_path / "run"})
+    run(**import_flags | {"hparams": SMALL, "model_dir": tmp_path / "run"})
     model = ModelDirectory.open(tmp_path / "run").load_model()
     options = ["--model_dir=run", "--sampler=greedy", "--max_length=14"]
     exported = run_python("-m", "trainer.export", *options, cwd=tmp_path).stdout

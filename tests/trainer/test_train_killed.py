@@ -72,6 +72,7 @@ def kill_while_writing(process, directory, name, times):
         if len(seen) >= times:
             process.kill()
             process.wait()
+        time.sleep(0.002)  # Writing takes longer.
     drain.join()
 
 
