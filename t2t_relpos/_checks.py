@@ -21,7 +21,11 @@ def positive_int(value, name):
 
 
 def max_relative_position(value):
-    """Returns the clipping distances: an int for both sides, or a tuple (left, right)."""
+    """Returns the clipping distances: an int for both sides, or a tuple (left, right).
+
+    Raises:
+        ValueError: if the value is neither an integer from 0 to 1,000,000 nor a pair of them.
+    """
     distances = _left_and_right(value)
     if distances is None:
         raise ValueError(
@@ -35,7 +39,15 @@ def max_relative_position(value):
 
 
 def one_distance(value, owner):
-    """Returns K of a part of tensor2tensor, `owner`, which has one distance for both sides."""
+    """Returns K, the clipping distance of a part of tensor2tensor, which has no pairs.
+
+    Args:
+        value: an int from 1 to 1,000,000, or a pair (K, K).
+        owner: what has the distance, for the error.
+
+    Raises:
+        ValueError: if the value is another one.
+    """
     left, right = _left_and_right(value) or (0, 0)
     if left != right or left < 1:
         raise ValueError(
@@ -83,10 +95,29 @@ def differ(size, other):
 
 
 def check(values, name, spec, dtype=None, sizes=None, *, broadcast="", advice="", required=False):
-    """Raises ValueError unless a tensor has an allowed shape and dtype. Returns as `check_shape`.
+    """Raises ValueError unless a tensor has an allowed shape and dtype.
 
-    `dtype` is "mask" for `boolean`, "int", "float", or None for any. None as `values` is allowed
-    unless it is `required`. `advice` is a sentence that says what to do.
+    Args:
+        values: a tensor or an array, or None.
+        name: name of the argument, for the error.
+        spec: the allowed shapes, as in `check_shape`.
+        dtype: "mask" for `boolean`, "int", "float", or None for any dtype. Default: None.
+        sizes: as in `check_shape`.
+        broadcast: as in `check_shape`.
+        advice: a sentence that says what to do. Default: "".
+        required: whether None is an error. Default: False.
+
+    Returns:
+        As `check_shape`; `sizes` for None.
+
+    Example:
+    >>> import numpy as np
+    >>> from t2t_relpos._checks import check
+    >>> mask = np.ones((3, 7), bool)
+    >>> check(mask, "query_mask", "B T", "mask", {"B": 3, "T": 9})
+    Traceback (most recent call last):
+        ...
+    ValueError: Expected `query_mask` of shape [B, T] = [3, 9]. Received: shape (3, 7).
     """
     if values is None and not required:
         return dict(sizes or {})
@@ -111,9 +142,25 @@ def check(values, name, spec, dtype=None, sizes=None, *, broadcast="", advice=""
 def check_shape(shape, name, spec, sizes=None, *, broadcast="", advice=""):
     """Raises ValueError unless a shape is one of those that a specification allows.
 
-    "B T S | T S" allows `[B, T, S]` and `[T, S]`. An axis is a name or a number. `sizes` has known
-    sizes by name. A size that is not an int is unknown. Axes of `broadcast` may have size 1.
-    `advice` is a sentence that says what to do. Returns `sizes` with those of `shape` added.
+    Args:
+        shape: a shape. Sizes that are not ints are unknown.
+        name: name of the argument, for the error.
+        spec: the axes of a shape, separated by spaces, each a name or a number; several allowed
+            shapes are separated by "|". "B T S | T S" allows `[B, T, S]` and `[T, S]`.
+        sizes: dict of known sizes by the name of an axis. Default: None.
+        broadcast: names of the axes that may have size 1 instead, separated by spaces. Default: "".
+        advice: a sentence that says what to do. Default: "".
+
+    Returns:
+        `sizes` with the sizes of `shape` that were unknown.
+
+    Example:
+    >>> from t2t_relpos._checks import check_shape
+    >>> sizes = check_shape((3, 7, 6), "query", "B T D")
+    >>> check_shape((2, 11, 6), "value", "B S D", sizes)
+    Traceback (most recent call last):
+        ...
+    ValueError: Expected `value` of shape [B, S, D] = [3, *, 6]. Received: shape (2, 11, 6).
     """
     sizes, shape = sizes or {}, tuple(shape)
     for axes in _alternatives(spec):
@@ -212,7 +259,15 @@ def known_range(values):
 
 
 def in_range(values, name, low, high, advice=""):
-    """Raises ValueError if integers are known and outside of `[low, high)`."""
+    """Raises ValueError if values are known and outside of `[low, high)`.
+
+    Args:
+        values: integers.
+        name: name of the values, for the error.
+        low: smallest allowed value.
+        high: smallest value that is too large.
+        advice: a sentence that says what to do. Default: "".
+    """
     smallest, largest = known_range(values)
     if smallest is not None and not low <= smallest <= largest < high:
         received = f"values from {smallest} to {largest}. {advice}".rstrip()
@@ -225,7 +280,15 @@ def fits_int32(values, name):
 
 
 def positions(values, name, spec, sizes=None, advice=""):
-    """Raises ValueError unless positions are None, or integers of int32 and of an allowed shape."""
+    """Raises ValueError unless positions are None, or integers of int32 and of an allowed shape.
+
+    Args:
+        values: the positions: a tensor, an array, an int or None.
+        name: name of the argument.
+        spec: the allowed shapes, as in `check_shape`.
+        sizes: as in `check_shape`.
+        advice: as in `check_shape`.
+    """
     if values is None:
         return
     # torch.compile can't trace an array that is made of an int.

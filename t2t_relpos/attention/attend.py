@@ -246,26 +246,44 @@ class AttentionCall:
     """A call of `attend` with the defaults resolved.
 
     `attend` makes it, `select` chooses an implementation by it, and the implementation computes it.
-    `explain` makes one without tensors. Tensors and fields that are not listed are as in `attend`.
+    `explain` makes one without tensors.
 
     Args:
         length_q: number of queries T, an int or a scalar tensor.
         length_k: number of keys S, an int or a scalar tensor.
         max_relative_position: K, or (left, right). None: no tables.
+        causal: whether keys after a query are masked, without an explicit mask.
         query_offset: key position of query 0, an int, a scalar tensor or an int tensor `[B]`. None:
             `S - T`, in a call without tensors.
+        sliding_window: a query attends to keys at distances less than this. None: no limit.
         offset_per_entry: whether there is a query offset for each batch entry.
         ids_rank: rank of the argument `relative_ids`, 2 or 3. None: ids follow from the offset.
+        return_weights: whether all attention weights are returned.
+        rematerialize: as in `attend`.
+        has_bias: whether a bias is added to the scores.
         seeded_dropout: False for a dropout that is an arbitrary function.
         share_heads: whether the tables are for all heads.
+        dtype: name of the dtype of queries.
         key_dim: H.
         value_dim: Hv.
-        xla: whether XLA compiles the call.
-        device: "cpu", "gpu" or "tpu".
-        portable: whether the implementation must use standard operations only.
+        backend: name of the Keras backend. Default: the current one.
+        xla: whether XLA compiles the call. Default: as in the current graph.
+        device: "cpu", "gpu" or "tpu". Default: the backend's.
+        portable: whether the implementation must use standard operations only. Default: whether the
+            context `portable` is entered or Keras exports to a format that needs it.
+        query: as in `attend`.
+        key: as in `attend`.
+        value: as in `attend`.
+        key_table: as in `attend`.
+        value_table: as in `attend`.
         mask: bool of rank 2 or 4, broadcasts to `[B, N, T, S]`, or None.
+        key_mask: as in `attend`.
         bias: as `mask`, of the dtype of queries.
+        relative_ids: as in `attend`.
         dropout: a `SeededDropout`, a function of the weights, or None.
+
+    Raises:
+        ValueError: if the backend or the device is unknown.
     """
 
     length_q: Any
@@ -314,6 +332,17 @@ class AttentionCall:
         """Returns the call of arguments that `attend` and `explain` have in common.
 
         Dtypes and depths are those of the tensors, if there are any.
+
+        Args:
+            length_q: T.
+            length_k: S.
+            max_relative_position: K, or (left, right). None: no tables.
+            **arguments: other fields. `query_offset`, `sliding_window` and `rematerialize` are as
+                in `attend`.
+
+        Raises:
+            ValueError: if one of these three has an unsupported value, or the backend or the device
+                is unknown.
         """
         offset = _query_offset(arguments.pop("query_offset", None), length_q, length_k)
         has_offsets = len(getattr(offset, "shape", ())) == 1

@@ -44,9 +44,12 @@ class Distances(NamedTuple):
         return self.left + self.right - 1
 
     def extended(self, *, causal=False, least=1):
-        """Returns distances of at least 1, for which there is a band, and of `least` to the left.
+        """Returns distances of at least 1, for which there is a band.
 
-        If causal, `right` is 1: rows of later keys are not used.
+        Args:
+            causal: whether keys after a query are masked. Then `right` is 1: rows of later keys are
+                not used.
+            least: smallest `left`. Default: 1.
         """
         return Distances(max(self.left, least), 1 if causal else max(self.right, 1))
 
@@ -55,6 +58,10 @@ class Distances(NamedTuple):
 
         All keys before them are in the left tail of all queries, and all keys after them are in the
         right tail.
+
+        Args:
+            first_position: key position of the first query.
+            num_queries: number of queries.
         """
         return first_position - self.left + 1, first_position + num_queries - 1 + self.right
 
@@ -95,10 +102,15 @@ class DistanceCounts(NamedTuple):
 
     @classmethod
     def of(cls, distances, length_q, length_k, query_offset, offset_range=None):
-        """Returns the counts of a matrix `[T, S]`.
+        """Returns the counts of a matrix.
 
-        `offset_range` has the smallest and the largest value that a traced `query_offset` can have.
-        None: any value.
+        Args:
+            distances: the `Distances`.
+            length_q: number of queries T.
+            length_k: number of keys S.
+            query_offset: key position of query 0.
+            offset_range: the smallest and the largest value that a traced `query_offset` can have.
+                Default: any value.
         """
         start = None
         if isinstance(query_offset, int) or (offset_range is None and can_slice(query_offset)):
@@ -116,9 +128,12 @@ class DistanceCounts(NamedTuple):
 
 
 def extend_table(table, distances, extended):
-    """Repeats the end rows of `[.., R, H]` for larger distances. The result is equivalent.
+    """Repeats the end rows of a table. The result is equivalent.
 
-    Rows that `extended` has no distances for remain.
+    Args:
+        table: `[.., R, H]`.
+        distances: the `Distances` of the table.
+        extended: those of the result. Rows that it has no distances for remain.
     """
     left, right = (max(new - old, 0) for new, old in zip(extended, distances))
     if not (left or right):
@@ -130,9 +145,13 @@ def extend_table(table, distances, extended):
 def difference_rows(table, distances, *, causal):
     """Returns (rows minus the reference row `[.., L, H]`, reference row `[.., 1, H]`).
 
-    The reference row is the rightmost row, or the leftmost one if causal. Softmax ignores it,
-    because it adds the same number to all scores of a query. Values add it once per query. The
-    difference rows are from left to right. If causal, those of keys after a query are left out.
+    The reference row is the rightmost row, or the leftmost one if causal. The difference rows have
+    the order of the table, from left to right.
+
+    Args:
+        table: `[R, H]` or `[N, R, H]`.
+        distances: the `Distances` of the table, at least 1.
+        causal: whether keys after a query are masked. Their rows are left out.
     """
     if causal:
         reference, others, _ = ops.split(table, [1, distances.left + 1], axis=-2)

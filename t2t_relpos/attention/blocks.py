@@ -122,10 +122,15 @@ class Segment(NamedTuple):
 
 
 def make_segments(call, sizes, *, unrolled):
-    """Returns the segments of all queries. If `unrolled`, every block is one.
+    """Returns the segments of all queries.
 
     If the query offset is known, a segment reads neither keys after its last query, if causal, nor
     keys outside of its sliding window.
+
+    Args:
+        call: an `AttentionCall`. Lengths are ints if `unrolled`.
+        sizes: the `Sizes` of the blocks.
+        unrolled: whether every block is a segment.
     """
     length_q, length_k, window = call.length_q, call.length_k, call.sliding_window
     # Keys outside of the windows of a block's queries are not read: long blocks read more keys.
@@ -197,10 +202,16 @@ class BandKeys(NamedTuple):
 
     @classmethod
     def of(cls, call, block, num_keys, first_position, first_position_range):
-        """Returns the keys of the band of `block` queries, among the `num_keys` that they read.
+        """Returns the keys of a block's band.
 
-        `first_position` is that of the first query among these keys. Its range in the segment is
-        None if it is unknown.
+        Args:
+            call: an `AttentionCall`.
+            block: number of queries of the block.
+            num_keys: number of keys that the block reads.
+            first_position: position of the block's first query among these keys, an int or a scalar
+                tensor.
+            first_position_range: smallest and largest `first_position` in the segment, or None if
+                unknown.
         """
         distances = call.distances
         start, width = distances.existing_band_keys(first_position, block, num_keys)
@@ -221,7 +232,10 @@ class BandKeys(NamedTuple):
         return ops.slice(x, start_indices(0, 0, 0, self.start), (batch, heads, rows, self.width))
 
     def pad_to_keys(self, x, num_keys):
-        """Returns the transpose of `slice_keys`, `[.., width]` -> `[.., num_keys]`, with zeros."""
+        """Pads a band with zeros, `[.., width]` -> `[.., num_keys]`.
+
+        It is the transpose of `slice_keys`.
+        """
         if isinstance(self.start, int):
             return pad_columns(x, self.start, num_keys - self.start - self.width)
         batch, heads, rows, _ = ops.shape(x)
@@ -409,7 +423,10 @@ class Block:
 def query_tensors(call, by_id, segment):
     """Returns a dict of the tensors by query that the scores of a segment's blocks need.
 
-    `by_id` has the products of all queries with the difference rows of the key table, or is None.
+    Args:
+        call: as in `Block`.
+        by_id: products of all queries with the difference rows of the key table, or None.
+        segment: the `Segment`.
     """
     tensors = {"query": call.query, "by_id": by_id}
     if call.mask is not None and call.mask.shape[2] != 1:

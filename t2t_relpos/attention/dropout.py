@@ -12,6 +12,22 @@ def drop(x, rate, seed_generator):
     """Returns `x` with a fraction of its entries set to zero and the others scaled up.
 
     It is equivalent to keras.random.dropout. On TensorFlow it takes half the time.
+
+    Args:
+        x: a floating-point tensor of any shape.
+        rate: fraction of entries set to zero, in `[0, 1)`; on TensorFlow rounded to 1 / 65,536.
+        seed_generator: a keras.random.SeedGenerator.
+
+    Returns:
+        A tensor with the shape and dtype of `x`.
+
+    Example:
+    >>> import keras
+    >>> import numpy as np
+    >>> from t2t_relpos.attention.dropout import drop
+    >>> dropped = drop(np.ones((7, 11), "float32"), 0.5, keras.random.SeedGenerator(0))
+    >>> sorted(set(keras.ops.convert_to_numpy(dropped).ravel().tolist()))
+    [0.0, 2.0]
     """
     return AttentionDropout(rate, seed_generator).with_drawn_seed()(ops.convert_to_tensor(x))
 
@@ -42,7 +58,12 @@ class AttentionDropout:
 
 @dataclasses.dataclass(frozen=True)
 class SeededDropout:
-    """Dropout with a drawn seed: repeated calls give the same mask."""
+    """Dropout with a drawn seed: repeated calls give the same mask.
+
+    Args:
+        rate: fraction of entries set to zero, in `[0, 1)`; on TensorFlow rounded to 1 / 65,536.
+        seed: a seed drawn from the generator of an `AttentionDropout`.
+    """
 
     rate: float
     seed: Any
@@ -52,5 +73,12 @@ class SeededDropout:
         return x * self.factors(backend.shape(x), x.dtype)
 
     def factors(self, shape, dtype, block=None):
-        """Returns random factors, as `backend.dropout_factors`."""
+        """Returns random factors: 0 with probability `rate`, otherwise 1 / (1 - rate).
+
+        Args:
+            shape: ints; on TensorFlow also scalar tensors, or a tensor `[rank]`.
+            dtype: dtype of the factors.
+            block: number of a block, an int or a scalar tensor. Each number gives different
+                factors. Default: None, no blocks.
+        """
         return backend.dropout_factors(shape, self.rate, self.seed, dtype, block)

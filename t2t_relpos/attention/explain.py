@@ -11,7 +11,21 @@ from t2t_relpos.attention.attend import AttentionCall
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """The result of `explain`, which describes its fields."""
+    """The name of the chosen implementation, and the reasons against the others.
+
+    Args:
+        chosen: name of the chosen implementation. With unknown lengths, the first that the graph
+            may run.
+        reasons: dict of the reasons against the others, by name.
+        otherwise: with unknown lengths, the names of the implementations that the graph runs for
+            lengths that fail the conditions of `chosen`, in order of preference.
+        conditions: with unknown lengths, dict of the conditions on lengths, by name.
+        saved_matrices: number of matrices `[T, S]` per sequence and head that `chosen` saves for
+            the gradient. 0: memory is linear in the length.
+        skips_keys: whether `chosen` skips the keys outside of the sliding window. `S` is then the
+            number of keys that a block of queries reads. False: there is no window, or it is
+            applied as a mask, which does not save time.
+    """
 
     chosen: str
     reasons: dict[str, str]

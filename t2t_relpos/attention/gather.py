@@ -73,8 +73,12 @@ def attend_by_id(call):
 def attend_with_terms(call, relative_scores, relative_values):
     """Returns (outputs, weights) of attention with the full score matrix.
 
-    `relative_scores` is a function of queries and the key table, `relative_values` of weights and
-    the value table. They are unused without these tables.
+    Args:
+        call: an `AttentionCall`.
+        relative_scores: function of queries `[B, N, T, H]` and the key table that returns the
+            relative scores `[B, N, T, S]`. Unused without a key table.
+        relative_values: function of weights `[B, N, T, S]` and the value table that returns the
+            relative values `[B, N, T, Hv]`. Unused without a value table.
     """
     scores = matmul(call.query, ops.swapaxes(call.key, -1, -2))
     if call.key_table is not None:
@@ -90,16 +94,33 @@ def attend_with_terms(call, relative_scores, relative_values):
 
 
 def scores_by_rows(query, table, ids):
-    """Returns `out[b, n, i, j] = query[b, n, i]·table[ids[i, j]]`, for ids `[T, S]`.
+    """Returns `out[b, n, i, j] = query[b, n, i]·table[ids[i, j]]`.
 
     Gathers a `[T, S, H]` tensor of table rows. For each query position, one product multiplies its
     rows with all batch entries and, if the table is shared, with all heads.
+
+    Args:
+        query: `[B, N, T, H]`.
+        table: `[R, H]` for all heads or `[N, R, H]`.
+        ids: int `[T, S]`.
+
+    Returns:
+        `[B, N, T, S]`.
     """
     return matmul_by_position(query, ops.swapaxes(take_table_rows(table, ids), -1, -2))
 
 
 def values_by_rows(weights, table, ids):
-    """Returns `out[b, n, i] = sum over j of weights[b, n, i, j]·table[ids[i, j]]`."""
+    """Returns `out[b, n, i] = sum over j of weights[b, n, i, j]·table[ids[i, j]]`.
+
+    Args:
+        weights: `[B, N, T, S]`.
+        table: `[R, H]` for all heads or `[N, R, H]`.
+        ids: int `[T, S]`.
+
+    Returns:
+        `[B, N, T, H]`.
+    """
     return matmul_by_position(weights, take_table_rows(table, ids))
 
 
@@ -149,10 +170,18 @@ def _index_dtype(sizes, num_ids):
 
 
 def scores_by_id(query, table, index):
-    """Returns `query[b, n, i]·table[id of (i, j)]`, 0 without an edge, by an index of `pair_index`.
+    """Returns `query[b, n, i]·table[id of (i, j)]`, 0 without an edge.
 
-    The queries are multiplied with the table once, `[B, N, T, R]`, and each pair gathers one entry.
-    No `[T, S, H]` tensor is built.
+    The queries are multiplied with the table once, `[B, N, T, R]`, and each pair gathers one
+    entry. No `[T, S, H]` tensor is built.
+
+    Args:
+        query: `[B, N, T, H]`.
+        table: `[R, H]` for all heads or `[N, R, H]`.
+        index: from `pair_index`.
+
+    Returns:
+        `[B, N, T, S]`.
     """
     by_id = matmul_table(query, table, transpose_table=True)
     if len(index.shape) < 4:  # the ids
@@ -163,7 +192,16 @@ def scores_by_id(query, table, index):
 
 
 def values_by_id(weights, table, index):
-    """Returns `sum over j of weights[b, n, i, j]·table[id of (i, j)]`."""
+    """Returns `sum over j of weights[b, n, i, j]·table[id of (i, j)]`.
+
+    Args:
+        weights: `[B, N, T, S]`.
+        table: `[R, H]` for all heads or `[N, R, H]`.
+        index: from `pair_index`.
+
+    Returns:
+        `[B, N, T, H]`.
+    """
     num_ids = table.shape[-2]
     if len(index.shape) < 4:  # the ids
         return matmul_table(sum_by_one_hot(weights, index, num_ids), table)
@@ -181,7 +219,12 @@ def values_by_id(weights, table, index):
 def expand_by_one_hot(by_id, ids):
     """Returns `out[b, n, i, j] = by_id[b, n, i, ids[i, j]]` without a gather, for converters.
 
-    Ids are `[T, S]` or `[B, T, S]`. Those outside `[0, R)` give 0.
+    Args:
+        by_id: `[B, N, T, R]`.
+        ids: int `[T, S]` or `[B, T, S]`. Ids outside `[0, R)` give 0.
+
+    Returns:
+        `[B, N, T, S]`.
     """
     one_hot = _one_hot(ids, by_id.shape[-1], by_id.dtype)
     by_position = matmul(ops.swapaxes(by_id, 1, 2), ops.swapaxes(one_hot, -1, -2))
@@ -191,7 +234,15 @@ def expand_by_one_hot(by_id, ids):
 def sum_by_one_hot(weights, ids, num_ids):
     """Returns `out[b, n, i, r]`, the sum of `weights[b, n, i, j]` over the keys j with id r.
 
-    It is the transpose of `expand_by_one_hot`.
+    The transpose of `expand_by_one_hot`.
+
+    Args:
+        weights: `[B, N, T, S]`.
+        ids: int `[T, S]` or `[B, T, S]`.
+        num_ids: R.
+
+    Returns:
+        `[B, N, T, R]`.
     """
     by_position = matmul(ops.swapaxes(weights, 1, 2), _one_hot(ids, num_ids, weights.dtype))
     return ops.swapaxes(by_position, 1, 2)
@@ -203,9 +254,12 @@ def _one_hot(ids, num_ids, dtype):
 
 
 def matmul_table(x, table, *, transpose_table=False):
-    """Returns `[B, N, T, X]` times a table `[X, Y]`, or one per head `[N, X, Y]`: `[B, N, T, Y]`.
+    """Returns `[B, N, T, X]` times a table `[X, Y]` or `[N, X, Y]`: `[B, N, T, Y]`.
 
-    If `transpose_table`, the last two axes of the table are in reverse order.
+    Args:
+        x: `[B, N, T, X]`.
+        table: `[X, Y]` or one per head, `[N, X, Y]`.
+        transpose_table: whether the table is `[Y, X]` or `[N, Y, X]`.
     """
     if transpose_table:
         table = ops.swapaxes(table, -1, -2)

@@ -82,7 +82,12 @@ def key_padding_mask(mask):
 
 
 def expand_to_batch(mask, x):
-    """Returns a padding mask `[B or 1, ...]` with the batch size of `x`, or None for None."""
+    """Returns a padding mask with the batch size of `x`, or None for None.
+
+    Args:
+        mask: `[B, ...]`, or `[1, ...]` for all batch entries.
+        x: `[B, ...]`.
+    """
     if mask is None:
         return None
     mask = ops.convert_to_tensor(mask)

@@ -52,6 +52,10 @@ def _fit_int32(*sizes):
 def as_positions(values, name):
     """Returns positions or an offset as int32. Unknown values are limited to the range of int32.
 
+    Args:
+        values: an int, or integers in an array, a tensor or a variable.
+        name: name of the argument, for the error.
+
     Raises:
         ValueError: if the values are not integers, or are known and do not fit into int32.
     """
@@ -66,9 +70,12 @@ def as_positions(values, name):
 
 
 def range_around(positions, left, right):
-    """Returns (lowest, highest) positions within distances `left` and `right` of int32 positions.
+    """Returns (lowest, highest) positions within two distances of `positions`, as int32.
 
-    While PyTorch traces a model, the distances may be tensors.
+    Args:
+        positions: int32.
+        left: largest distance to the left, an int or, while PyTorch traces a model, a tensor.
+        right: largest distance to the right.
     """
     largest = _checks.LARGEST_POSITION
     left, right = (x if ops.is_tensor(x) else min(x, largest) for x in (left, right))

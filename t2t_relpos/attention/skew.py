@@ -35,21 +35,50 @@ def attend_by_band(call):
 
 
 def relative_scores(query, table, distances, length_k, query_offset):
-    """Returns `q·a^K`, `[B, N, T, S]`, for a table `[R, H]` or `[N, R, H]` of some `Distances`."""
+    """Returns `q·a^K`.
+
+    Args:
+        query: `[B, N, T, H]`.
+        table: `[R, H]` or `[N, R, H]`.
+        distances: the `Distances` of the table.
+        length_k: number of keys S, an int or a scalar tensor.
+        query_offset: key position of query 0, an int or a scalar tensor.
+
+    Returns:
+        `[B, N, T, S]`.
+    """
     by_id = matmul_table(query, table, transpose_table=True)
     return expand_ids(by_id, distances, length_k, query_offset)
 
 
 def relative_values(weights, table, distances, query_offset):
-    """Returns `weights·a^V`, `[B, N, T, H]`."""
+    """Returns `weights·a^V`.
+
+    Args:
+        weights: `[B, N, T, S]`.
+        table: `[R, H]` or `[N, R, H]`.
+        distances: the `Distances` of the table.
+        query_offset: key position of query 0, an int or a scalar tensor.
+
+    Returns:
+        `[B, N, T, H]`.
+    """
     return matmul_table(sum_by_id(weights, distances, query_offset), table)
 
 
 def expand_ids(by_id, distances, length_k, query_offset, offset_range=None):
-    """Returns `out[.., i, j] = by_id[.., i, id of (i, j)]`, `[B, N, T, R]` -> `[B, N, T, S]`.
+    """Returns `out[.., i, j] = by_id[.., i, id of (i, j)]`.
 
-    `offset_range` has the smallest and the largest value that a traced `query_offset` can have.
-    None: any value.
+    Args:
+        by_id: `[B, N, T, R]`.
+        distances: the `Distances` of the ids.
+        length_k: number of keys S, an int or a scalar tensor.
+        query_offset: key position of query 0, an int or a scalar tensor.
+        offset_range: the smallest and the largest value that a traced `query_offset` can have.
+            Default: any value.
+
+    Returns:
+        `[B, N, T, S]`.
     """
     batch, heads, length_q, num_ids = ops.shape(by_id)
     if num_ids == 1:
@@ -84,7 +113,16 @@ def expand_ids(by_id, distances, length_k, query_offset, offset_range=None):
 def sum_by_id(weights, distances, query_offset, offset_range=None):
     """Returns `out[.., i, r]`, the sum of `weights[.., i, j]` over the keys j with id r.
 
-    It is the transpose of `expand_ids`.
+    The transpose of `expand_ids`.
+
+    Args:
+        weights: `[B, N, T, S]`.
+        distances: the `Distances` of the ids.
+        query_offset: key position of query 0, an int or a scalar tensor.
+        offset_range: as in `expand_ids`.
+
+    Returns:
+        `[B, N, T, R]`.
     """
     (batch, heads, length_q, length_k), num_ids = ops.shape(weights), distances.num_ids
     if num_ids == 1:

@@ -9,8 +9,11 @@ from t2t_relpos.backend import arange, as_tensors, check_exported_lengths, matmu
 def two_sided_table(table):
     """Converts a table that is zero beyond its range to one for clipped distances.
 
-    `table` has rows for distances `-(K - 1)` to `K - 1`. The result has rows for `-K` to `K`, with
-    zeros at both ends, as `attend` expects.
+    Args:
+        table: rows for distances `-(K - 1)` to `K - 1`, `[2K - 1, H]` or `[N, 2K - 1, H]`.
+
+    Returns:
+        Rows for distances `-K` to `K` with zeros at both ends, as `attend` expects.
 
     Reference: t2t `get_relative_embeddings_left_right`.
     """
@@ -20,8 +23,11 @@ def two_sided_table(table):
 def left_sided_table(table):
     """Converts a table of distances up to 0 to one for clipped distances.
 
-    `table` has rows for distances `-(K - 1)` to 0. The result has rows for `-K` to `K`, zero at
-    `-K` and for keys after the query.
+    Args:
+        table: rows for distances `-(K - 1)` to 0, `[K, H]` or `[N, K, H]`.
+
+    Returns:
+        Rows for distances `-K` to `K`, zero at `-K` and for keys after the query.
 
     Reference: t2t `get_relative_embeddings_left`.
     """
@@ -58,6 +64,15 @@ def attend_2d(query, key, value, height_table, width_table, *, mask=None, dropou
         (outputs `[B, N, height, width, Hv]`, weights before dropout `[B, N, P, P]`).
 
     Reference: t2t `dot_product_unmasked_self_attention_relative_2d`.
+
+    Example:
+    >>> import numpy as np
+    >>> from t2t_relpos.attention.t2t_variants import attend_2d
+    >>> x = np.ones((1, 2, 3, 5, 4), "float32")
+    >>> tables = np.ones((5, 4), "float32"), np.ones((7, 4), "float32")
+    >>> outputs, weights = attend_2d(x, x, x, *tables)
+    >>> tuple(outputs.shape), tuple(weights.shape)
+    ((1, 2, 3, 5, 4), (1, 2, 15, 15))
     """
     query, key, value, height_table, width_table = as_tensors(
         query, key, value, height_table, width_table
@@ -99,7 +114,7 @@ def attend_two_blocks(
     key_mask=None,
     dropout=None,
 ):
-    """Returns causal attention to the query's block and the previous block, `[B, N, T, Hv]`.
+    """Returns causal attention to the query's block and the previous block.
 
     Time and memory are linear in length. Scores are not scaled: scale `query`. As in tensor2tensor,
     `value_table` has no effect on queries of the first block, nor on sequences shorter than two
@@ -116,7 +131,17 @@ def attend_two_blocks(
         key_mask: bool `[B, T]`; True = attend. Default: None, all True.
         dropout: a function of the weights. Default: None.
 
+    Returns:
+        outputs `[B, N, T, Hv]`.
+
     Reference: t2t `masked_relative_local_attention_1d`.
+
+    Example:
+    >>> import numpy as np
+    >>> from t2t_relpos.attention.t2t_variants import attend_two_blocks
+    >>> x = np.ones((1, 2, 7, 4), "float32")
+    >>> tuple(attend_two_blocks(x, x, x, np.ones((12, 4), "float32"), block_length=3).shape)
+    (1, 2, 7, 4)
     """
     query, key, value, key_table, value_table = as_tensors(
         query, key, value, key_table, value_table

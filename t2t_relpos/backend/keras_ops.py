@@ -64,8 +64,11 @@ def on_device_of_query(function):
 def untraced(function):
     """Returns a function that torch.compile does not trace: it becomes one node of the graph.
 
-    Tracing the code of Keras would take minutes, and fail. The arguments are dicts of tensors,
-    numbers, strings, tuples or None. "query" of the first dict has the device of all tensors.
+    Tracing the code of Keras would take minutes, and fail. The node is compiled as any other.
+
+    Args:
+        function: function of dicts. Their values are tensors, numbers, strings, tuples or None. The
+            tensor "query" of the first dict has the device of all tensors.
     """
     return function
 
@@ -126,7 +129,12 @@ def is_portable():
 
 
 def check_exported_lengths(layer, *sizes):
-    """Raises ValueError if JAX exports a layer with symbolic sizes to one of `FORMATS`."""
+    """Raises ValueError if JAX exports a layer with symbolic sizes to one of `FORMATS`.
+
+    Args:
+        layer: name of the layer, for the error.
+        *sizes: batch size and lengths, ints or symbolic lengths of JAX.
+    """
 
 
 def compile_function(model, function, *, jit_compile):
@@ -135,7 +143,12 @@ def compile_function(model, function, *, jit_compile):
     On TensorFlow, a graph: with XLA one for each shape of its arguments, else one for batches of
     all sizes. On JAX, a jitted function that reads the model's current weights at every call, or
     with `jit_compile=False` the function itself. On PyTorch, the function without recording of
-    gradients, which would keep all steps in memory. `model` has the variables that it reads.
+    gradients, which would keep all steps in memory.
+
+    Args:
+        model: the model whose variables the function reads.
+        function: a function of tensors.
+        jit_compile: whether XLA compiles it. Not used on PyTorch.
     """
     return function
 
@@ -200,7 +213,11 @@ def as_size(x):
 
 
 def clip_size(x, low, high):
-    """Returns a size limited to `[low, high]`, an int if all arguments are ints."""
+    """Returns a size limited to `[low, high]`.
+
+    The result is an int if all arguments are ints. Otherwise it is a scalar tensor or, on JAX, a
+    symbolic length.
+    """
     if all(isinstance(n, int) for n in (x, low, high)):
         return max(low, min(high, x))
     return ops.maximum(low, ops.minimum(high, x))
@@ -217,12 +234,20 @@ def hide_constant(x):
 
 
 def start_indices(*indices):
-    """Returns the start indices of `ops.slice` and `ops.slice_update`."""
+    """Returns the start indices of `ops.slice` and `ops.slice_update`.
+
+    Args:
+        *indices: ints, integer tensors, or symbolic lengths of JAX.
+    """
     return tuple(map(as_size, indices))
 
 
 def arange(length):
-    """Returns int32 `[length]`: 0, 1, 2, ..."""
+    """Returns int32 `[length]`: 0, 1, 2, ...
+
+    Args:
+        length: an int, a scalar tensor, or a symbolic length of JAX.
+    """
     return ops.arange(length, dtype="int32")
 
 
@@ -241,7 +266,10 @@ def as_tensor(x):
     """Converts a NumPy array, a variable or a tensor-like object of the backend to a tensor.
 
     Returns None for None. In contrast to keras.ops.convert_to_tensor, it also converts a
-    tf.Variable. Raises ValueError if `x` is a tf.RaggedTensor.
+    tf.Variable.
+
+    Raises:
+        ValueError: if `x` is a tf.RaggedTensor.
     """
     return None if x is None else ops.convert_to_tensor(x)
 
@@ -282,8 +310,13 @@ def write_slice(x, update, start, axis):
     """Returns `x` whose entries of an axis, starting at `start`, are replaced by `update`.
 
     It is `ops.slice_update`, except for TensorFlow without XLA: there, its operation,
-    `XlaDynamicUpdateSlice`, is compiled again for every new shape. `start` is limited, so that the
-    update fits into `x`.
+    `XlaDynamicUpdateSlice`, is compiled again for every new shape.
+
+    Args:
+        x: a tensor.
+        update: a tensor of the same shape, except for the axis.
+        start: an int or a scalar tensor. It is limited, so that the update fits into `x`.
+        axis: the axis, at least 0.
     """
     starts = (start if each == axis else 0 for each in range(len(x.shape)))
     return ops.slice_update(x, start_indices(*starts), update)
@@ -310,9 +343,16 @@ def take_beams(x, index):
 
 
 def take_distinct_rows(x, indices, inverse_indices):
-    """Returns the rows `[P, H]` of `x` `[R, H]` at distinct indices `[P]`, zeros for the index -1.
+    """Returns the rows of a matrix at distinct indices, zeros for the index -1.
 
-    TensorFlow's gradient uses `inverse_indices` `[R]`: the output row of every row of `x`, or -1.
+    Args:
+        x: `[R, H]`, R at least 1.
+        indices: int `[P]`, the row of `x` for every output row, or -1.
+        inverse_indices: int `[R]`, the output row of every row of `x`, or -1. TensorFlow's gradient
+            uses it.
+
+    Returns:
+        `[P, H]`.
     """
     rows = ops.take(x, ops.maximum(indices, 0), axis=0)
     # Zeros have the dtype of `x`, because JAX promotes a bool and an int to an int.
@@ -320,21 +360,42 @@ def take_distinct_rows(x, indices, inverse_indices):
 
 
 def take_table_rows(table, ids):
-    """Returns the table rows of ids `[T, S]`: `[T, S, H]`, or by head `[N, T, S, H]`."""
+    """Returns the table row of each pair.
+
+    Args:
+        table: `[R, H]` or `[N, R, H]`.
+        ids: int `[T, S]`.
+
+    Returns:
+        `[T, S, H]` or `[N, T, S, H]`.
+    """
     # The gradient sums over all pairs with the same id.
     rows = ops.take(ops.cast(table, accumulation_dtype(table.dtype)), ids, axis=-2)
     return ops.cast(rows, table.dtype)
 
 
 def segment_sum(values, ids, num_segments):
-    """Returns the sums of values of rank 1 with the same id, `[num_segments]`."""
+    """Returns the sums of the values with the same id, `[num_segments]`.
+
+    Args:
+        values: a tensor of rank 1.
+        ids: an integer tensor of the same shape, with values in `[0, num_segments)`.
+        num_segments: number of ids, an int, a scalar tensor, or a symbolic length of JAX.
+    """
     return ops.segment_sum(values, ids, num_segments=num_segments)
 
 
 def top_k(x, k):
-    """Returns (values, int32 indices) of the k largest entries of each row, in descending order.
+    """Returns (values, indices) of the k largest entries of each row, in descending order.
 
     Equal entries are in the order of their indices.
+
+    Args:
+        x: `[B, n]`.
+        k: an int, or on TensorFlow a scalar tensor, at most n.
+
+    Returns:
+        (values `[B, k]`, their indices, int32 `[B, k]`).
 
     Example:
     >>> from keras import ops
@@ -348,10 +409,16 @@ def top_k(x, k):
 
 
 def project(x, kernel, bias, contracted):
-    """Returns the product of `[B, length, ...]` and a kernel of any rank, as one matrix product.
+    """Returns the product of a tensor and a kernel of any rank, as one matrix product.
 
-    The first axes of the kernel, `contracted` of them, are the last axes of `x`. The bias has the
-    other axes of the kernel, or is None.
+    Args:
+        x: `[B, length, ...]`.
+        kernel: its first axes are the axes of `x` after the first two.
+        bias: its axes are the other axes of the kernel, or None.
+        contracted: number of axes of the kernel that are axes of `x`.
+
+    Returns:
+        `[B, length, ...]` with the other axes of the kernel.
     """
     rows, columns = math.prod(kernel.shape[:contracted]), kernel.shape[contracted:]
     outer = ops.shape(x)[:2]
@@ -400,7 +467,12 @@ def weights_and_log_sums(scores):
 
 
 def softmax(scores, mask):
-    """Returns the softmax over the unmasked entries of the last axis, zero elsewhere."""
+    """Returns the softmax over the unmasked entries of the last axis, zero elsewhere.
+
+    Args:
+        scores: `[.., S]`.
+        mask: bool, broadcasts to `scores`, True = attend, or None.
+    """
     if mask is not None:
         scores = fill_masked(scores, mask, MASKED_SCORE)
     # A length that PyTorch traces is a tensor: the branch would hold for the traced length only.
@@ -415,7 +487,12 @@ def softmax(scores, mask):
 def layer_normalization(inputs, gamma, beta, axes, epsilon):
     """Returns normalized inputs where Keras's operations are slower or fail, otherwise None.
 
-    `axes` are sorted and not negative. `gamma` and `beta` are None or have these axes.
+    Args:
+        inputs: `[..., D]`.
+        gamma: scale of the normalized axes, or None.
+        beta: offset of the normalized axes, or None.
+        axes: sorted list of the normalized axes, not negative.
+        epsilon: added to the variance.
     """
     return None
 
@@ -442,8 +519,13 @@ def draw_seed():
 def dropout_factors(shape, rate, seed, dtype, block=None):
     """Returns random factors: 0 with probability `rate`, otherwise 1 / (1 - rate).
 
-    The shape has ints; on TensorFlow also scalar tensors, or it is a tensor `[rank]`. There, the
-    rate is rounded to 1 / 65,536. Each number of a `block` gives different factors.
+    Args:
+        shape: ints; on TensorFlow also scalar tensors, or a tensor `[rank]`.
+        rate: in `[0, 1)`, on TensorFlow rounded to 1 / 65,536.
+        seed: a seed drawn from a keras.random.SeedGenerator.
+        dtype: dtype of the factors.
+        block: number of a block, an int or a scalar tensor. Each number gives different factors.
+            Default: None, no blocks.
     """
     uniform = keras.random.uniform(shape, seed=_DrawnSeed(seed, block))
     return ops.cast(uniform >= rate, dtype) / (1 - rate)

@@ -32,17 +32,27 @@ def _is_recent(device):
 def has_masks(query, depth):
     """Returns whether masks of keys are passed to the kernel, and not as features.
 
-    The kernel without masks takes 0.5 to 0.8 times as long, with the features. `depth` is H and the
-    number of features.
+    The kernel without masks takes 0.5 to 0.8 times as long, with the features.
+
+    Args:
+        query: queries `[B, N, T, H]`.
+        depth: H and the number of features.
     """
     return query.device.type != "cuda" or not _has_flash(query, depth)
 
 
 def forward(query, key, value, key_mask):
-    """Returns (outputs, log-sum-exp `[B, N, T]`, state) of causal attention of `[B, N, T, H]`.
+    """Returns (outputs, log-sum-exp, state) of causal attention.
 
-    T is at least 1. The mask is bool `[B, T]`, True = attend, or None. Outputs and log-sum-exp are
-    arbitrary for queries whose keys are all masked.
+    Args:
+        query: `[B, N, T, H]`, T at least 1.
+        key: `[B, N, T, H]`.
+        value: `[B, N, T, H]`.
+        key_mask: bool `[B, T]`, True = attend, or None.
+
+    Returns:
+        (outputs `[B, N, T, H]`, log-sum-exp of the scores `[B, N, T]`, further results for
+        `backward`). Both are arbitrary for queries whose keys are all masked.
     """
     return _kernel(query, key_mask).forward(query, key, value, key_mask)
 
@@ -50,7 +60,13 @@ def forward(query, key, value, key_mask):
 def backward(query, key, value, key_mask, results, d_outputs):
     """Returns the gradients of queries, keys and values.
 
-    `results` are outputs, log-sum-exp and state. Queries without keys have a large log-sum-exp.
+    Args:
+        query: as in `forward`.
+        key: as in `forward`.
+        value: as in `forward`.
+        key_mask: as in `forward`.
+        results: outputs, log-sum-exp and state. Queries without keys have a large log-sum-exp.
+        d_outputs: gradient of the outputs `[B, N, T, H]`.
     """
     return _kernel(query, key_mask).backward(query, key, value, key_mask, results, d_outputs)
 

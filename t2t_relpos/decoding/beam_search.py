@@ -198,7 +198,18 @@ class Beams:
         }
 
     def advance(self, beams, i, logits, limit, fixed):
-        """Extends every active beam by one id. Returns the beams, and the rows that they extend."""
+        """Extends every active beam by one id.
+
+        Args:
+            beams: the hypotheses.
+            i: number of steps so far.
+            logits: `[B * k, V]`.
+            limit: int `[B]`, largest number of ids of each sentence.
+            fixed: dict, with the prefix of each row, int `[B * k, P]`, if there is one.
+
+        Returns:
+            (the new hypotheses, the rows that the active beams extend, int `[B * k]`).
+        """
         found, ends_early = self._candidates(beams, i, logits, fixed.get("prefix"))
         ids = ops.where(
             self.slots == i, found.ids[..., None], take_beams(beams["ids"], found.beams)
@@ -320,7 +331,11 @@ class Beams:
         return ops.logical_or(old["done"], ops.logical_or(is_final, length >= limit))
 
     def result(self, beams):
-        """Returns the best outputs as a `DecodingResult`."""
+        """Returns the best outputs as a `DecodingResult`.
+
+        Args:
+            beams: the hypotheses, or only the `RESULT_ENTRIES`.
+        """
         n, pad_id = self.num_results, self.constraints.pad_id
         ids, scores, exists = (
             beams[name][:, :n] for name in ("result_ids", "result_scores", "is_result")
@@ -373,6 +388,16 @@ def best_candidates(
     Returns:
         `Candidates`, valid ones first, then by sum. Equal sums are in the order of beams and ids,
         except on TensorFlow, where their order is not defined.
+
+    Example:
+    >>> import numpy as np
+    >>> from keras import ops
+    >>> from t2t_relpos.decoding.beam_search import best_candidates
+    >>> scores = np.array([[1.0, 5.0, 3.0], [4.0, 0.0, 1.0]], "float32")
+    >>> offsets, is_active = np.array([[0.0, 2.0]], "float32"), np.array([[True, True]])
+    >>> found = best_candidates(scores, offsets, is_active, 3)
+    >>> [ops.convert_to_numpy(x)[0].tolist() for x in found]
+    [[6.0, 5.0, 3.0], [1, 0, 0], [0, 1, 2], [True, True, True]]
     """
     is_active = ops.convert_to_tensor(is_active)
     scores, offsets = ops.convert_to_tensor(scores), ops.convert_to_tensor(offsets)
@@ -456,7 +481,13 @@ def check_alpha(alpha):
 
 
 def check_sizes(name, beam_size, num_results):
-    """Raises ValueError unless both are ints with 1 <= num_results <= beam_size, named `name`."""
+    """Raises ValueError unless both are integers with 1 <= num_results <= beam_size.
+
+    Args:
+        name: name of the argument `beam_size`.
+        beam_size: number of hypotheses per sentence.
+        num_results: number of outputs per sentence.
+    """
     _checks.positive_int(beam_size, name)
     _checks.positive_int(num_results, "num_results")
     if num_results > beam_size:

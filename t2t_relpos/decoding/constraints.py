@@ -172,6 +172,15 @@ def next_ids(logits, ids, i, constraints, is_active=None):
         constraints: `Constraints` with a prefix for each row.
         is_active: bool `[B, k]`, the rows of each sentence that may continue. Default: each row is
             a sentence.
+
+    Example:
+    >>> from keras import ops
+    >>> from t2t_relpos.decoding.constraints import Constraints, next_ids
+    >>> ids = ops.convert_to_tensor([[3, 0, 0]])
+    >>> rules = Constraints(min_length=3, no_repeat_ngram_size=1)
+    >>> found = next_ids(ops.log([[0.1, 0.4, 0.3, 0.2]]), ids, 1, rules)
+    >>> ops.convert_to_numpy(found.allowed).tolist()
+    [[False, False, True, False]]
     """
     logits = ops.maximum(ops.cast(logits, "float32"), LOWEST_LOGIT)
     size, pad_id = constraints.no_repeat_ngram_size, constraints.pad_id
@@ -214,9 +223,13 @@ def _allow_instead(allowed, instead, is_active):
 
 
 def penalize_repetitions(logits, ids, constraints, forced=None):
-    """Applies the repetition penalty to the ids `[rows, L]`, except to padding.
+    """Divides positive logits of previous ids by the penalty, and multiplies negative ones by it.
 
-    Rows with an id of the prefix, `forced` `[rows, 1]`, are not penalized.
+    Args:
+        logits: `[rows, V]`.
+        ids: int `[rows, L]`.
+        constraints: `Constraints` with the penalty and the id of padding, which is not penalized.
+        forced: int `[rows, 1]`, ids of a prefix, whose rows are not penalized; or None.
     """
     penalty = ops.cast(constraints.repetition_penalty, logits.dtype)
     old = ops.take_along_axis(logits, ids, axis=1)
@@ -228,7 +241,15 @@ def penalize_repetitions(logits, ids, constraints, forced=None):
 
 
 def forbid_repeated_ngrams(allowed, ids, i, size, pad_id):
-    """Forbids padding, and ids that would repeat a sequence of `size` ids."""
+    """Forbids ids that would repeat a sequence of `size` ids, and padding.
+
+    Args:
+        allowed: bool `[rows, V]`.
+        ids: int `[rows, L]`.
+        i: number of previous ids.
+        size: number of ids, at least 1.
+        pad_id: id of padding.
+    """
     # True for each index where `size - 1` ids start that equal the latest `size - 1` ids.
     start = ops.arange(ops.shape(ids)[1], dtype="int32")
     repeats = ops.broadcast_to(start + size - 1 < i, ops.shape(ids))

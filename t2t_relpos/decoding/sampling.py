@@ -267,7 +267,18 @@ class SinglePath:
         }
 
     def advance(self, paths, i, logits, limit, fixed):
-        """Extends every hypothesis by one id."""
+        """Extends every hypothesis by one id.
+
+        Args:
+            paths: the hypotheses.
+            i: number of steps so far.
+            logits: `[B * n, V]`.
+            limit: int `[B]`, largest number of ids of each sentence.
+            fixed: the tensors of `self.fixed`, and the `prefix` of each row if there is one.
+
+        Returns:
+            (the new hypotheses, None).
+        """
         shape, is_complete = ops.shape(paths["last"]), paths["is_complete"]
         rows = ops.reshape(paths["ids"], (-1, ops.shape(paths["ids"])[2]))
         constraints = self.constraints._replace(prefix=fixed.get("prefix"))
@@ -294,7 +305,11 @@ class SinglePath:
         return new | {"done": ops.all(new["is_complete"], axis=1)}, None
 
     def result(self, paths):
-        """Returns the outputs as a `DecodingResult`."""
+        """Returns the outputs as a `DecodingResult`.
+
+        Args:
+            paths: the hypotheses, or only the `RESULT_ENTRIES`.
+        """
         ids = paths["ids"]
         lengths = ops.sum(ops.cast(ids != self.constraints.pad_id, "int32"), axis=-1)
         scores = ops.where(paths["breaks_rules"], NO_OUTPUT_SCORE, paths["scores"])
@@ -307,7 +322,23 @@ _LOWEST_TEMPERATURE, _HIGHEST_TEMPERATURE = 1e-30, 1e30
 
 
 def keep_top_k(logits, allowed, k):
-    """Keeps the k most likely allowed ids. Of equally likely ids, smaller ones are kept."""
+    """Keeps the k most likely allowed ids. Of equally likely ids, smaller ones are kept.
+
+    Args:
+        logits: `[rows, V]`.
+        allowed: mask of ids.
+        k: at least 1, an int or a scalar tensor.
+
+    Returns:
+        A mask `[rows, V]`.
+
+    Example:
+    >>> from keras import ops
+    >>> from t2t_relpos.decoding.sampling import keep_top_k
+    >>> logits, allowed = ops.convert_to_tensor([[1.0, 3.0, 1.0, 2.0]]), [[True, True, True, False]]
+    >>> ops.convert_to_numpy(keep_top_k(logits, allowed, 2)).tolist()
+    [[True, True, False, False]]
+    """
     logits = _masked(logits, allowed)
     size = logits.shape[-1]
     k = min(int(k), size) if _checks.is_integer(k) else ops.minimum(as_size(k), size)
@@ -323,6 +354,21 @@ def keep_top_p(logits, allowed, p):
     softmax of the logits of allowed ids.
 
     Reference: Holtzman et al. 2020, section 3.1.
+
+    Args:
+        logits: `[rows, V]`.
+        allowed: mask of ids.
+        p: above 0 and at most 1, a float or a scalar tensor.
+
+    Returns:
+        A mask `[rows, V]`.
+
+    Example:
+    >>> from keras import ops
+    >>> from t2t_relpos.decoding.sampling import keep_top_p
+    >>> logits = ops.log(ops.convert_to_tensor([[0.25, 0.5, 0.125, 0.125]]))
+    >>> ops.convert_to_numpy(keep_top_p(logits, [[True] * 4], 0.75)).tolist()
+    [[True, True, False, False]]
     """
     logits = _masked(logits, allowed)
     values, indices = stable_top_k(logits, logits.shape[-1])
@@ -346,7 +392,13 @@ def _down_to(logits, allowed, value, index):
 
 
 def divide(log_probs, allowed, temperature):
-    """Returns log-probabilities divided by a temperature, less the largest of allowed ids."""
+    """Returns log-probabilities divided by a temperature, less the largest of allowed ids.
+
+    Args:
+        log_probs: `[rows, V]`.
+        allowed: mask of ids.
+        temperature: above 0, also infinite; a float or a scalar tensor.
+    """
     if not ops.is_tensor(temperature):
         temperature = min(max(temperature, _LOWEST_TEMPERATURE), _HIGHEST_TEMPERATURE)
     temperature = ops.cast(temperature, "float32")
@@ -359,7 +411,13 @@ def divide(log_probs, allowed, temperature):
 def draw(logits, allowed, uniform):
     """Draws an allowed id for each row from the softmax of logits.
 
-    It is the first id whose cumulative probability exceeds the random number in [0, 1), `[rows]`.
+    Args:
+        logits: `[rows, V]`.
+        allowed: mask of ids.
+        uniform: `[rows]`, random numbers in [0, 1).
+
+    Returns:
+        int32 `[rows]`: the first id whose cumulative probability exceeds the random number.
     """
     uniform = ops.convert_to_tensor(uniform)
     probabilities = ops.softmax(_masked(logits, allowed), axis=-1)

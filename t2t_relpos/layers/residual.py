@@ -114,6 +114,26 @@ class LayerNormalization(keras.layers.LayerNormalization):
     read the inputs about twice as often. With another `axis`, `center=False` or `scale=False`,
     Keras's operations are used.
 
+    Args:
+        epsilon: added to the variance. Default: 1e-6.
+        **kwargs: `axis`, `center`, `scale`, initializers, regularizers and constraints of
+            `keras.layers.LayerNormalization`, by keyword; `name`, `dtype`, `trainable` of
+            `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: `[..., D]`.
+
+    Returns:
+        `[..., D]`.
+
+    Example:
+    >>> import keras
+    >>> import numpy as np
+    >>> from t2t_relpos.layers.residual import LayerNormalization
+    >>> outputs = LayerNormalization()(np.array([[1.0, 3.0]]))
+    >>> keras.ops.convert_to_numpy(outputs).round(2).tolist()
+    [[-1.0, 1.0]]
+
     Reference: Ba et al. 2016; t2t `layer_norm_compute`.
     """
 
@@ -137,13 +157,45 @@ class LayerNormalization(keras.layers.LayerNormalization):
 class Dropout(LayerMixin, keras.layers.Dropout):
     """`keras.layers.Dropout` that draws half as many random bits on TensorFlow.
 
-    There, the rate is rounded to 1 / 65,536.
+    Args:
+        rate: fraction of entries set to zero, in `[0, 1)`; on TensorFlow rounded to 1 / 65,536.
+        seed: seed of the masks. Default: None, a random seed.
+        **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: a floating-point tensor of any shape.
+        training: whether dropout is applied. Default: Keras's training mode.
+
+    Returns:
+        A tensor with the shape and dtype of `inputs`.
+
+    Raises:
+        ValueError: if `rate` is not in `[0, 1)`, or `noise_shape` is given.
+
+    Example:
+    >>> import keras
+    >>> import numpy as np
+    >>> from t2t_relpos.layers.residual import Dropout
+    >>> outputs = Dropout(0.2, seed=1)(np.ones((7, 11)), training=True)
+    >>> sorted(set(keras.ops.convert_to_numpy(outputs).ravel().round(3).tolist()))
+    [0.0, 1.25]
     """
 
     def __init__(self, rate, seed=None, **kwargs):
+        if kwargs.get("noise_shape") is not None:
+            raise ValueError(
+                "Expected no `noise_shape`: the mask has the shape of the inputs. Received: "
+                f"noise_shape={kwargs['noise_shape']}. Use keras.layers.Dropout."
+            )
         super().__init__(_checks.rate(rate, "rate"), seed=seed, **kwargs)
 
     def call(self, inputs, training=False):
         if not self.rate or not training:
             return inputs
         return drop(inputs, self.rate, backend.traced_seeds(self.seed_generator))
+
+    def get_config(self):
+        config = super().get_config()
+        # This class has no argument `noise_shape`: the mask has the shape of the inputs.
+        del config["noise_shape"]
+        return config

@@ -205,10 +205,14 @@ def block_mask(query, key, masks, *, prefix="", key_length=None, packed=False):
         query: `[B, T, D]`.
         key: `[B, S, D]`, or None with a cache. Without a cache, the padding mask defaults to the
             mask that Keras attached to it.
-        masks: (padding mask `[B, S]`, attention mask `[B, T, S]` or `[T, S]`), or None.
+        masks: (padding mask `[B, S]`, attention mask `[B, T, S]` or `[T, S]`), each a tensor or
+            None.
         prefix: prefix of the argument names in error messages.
         key_length: S, the length of the cache that has the keys. Default: None, no cache.
         packed: whether the sequences are packed. B, T and S are then unknown.
+
+    Raises:
+        ValueError: if a mask has an unsupported dtype or shape.
     """
     padding_mask, attention_mask = masks
     # The mask attached to the inputs does not cover all positions of a cache.
@@ -236,7 +240,14 @@ def block_mask(query, key, masks, *, prefix="", key_length=None, packed=False):
 def call_attention(attention, query, value, padding_mask=None, packings=(None, None), **arguments):
     """Returns the results of an attention sublayer, whose inputs may be packed.
 
-    An explicit padding mask replaces the mask that Keras attached to `value`.
+    Args:
+        attention: a `RelativeMultiHeadAttention`.
+        query: `[B, T, D]`, or `[1, P, D]` if packed.
+        value: `[B, S, D]`, or `[1, P, D]` if packed.
+        padding_mask: the explicit padding mask `[B, S]`, or None. It replaces the mask that Keras
+            attached to `value`. Default: None.
+        packings: (`Packing` of `query`, `Packing` of `value`), each may be None.
+        **arguments: further arguments of a call of `attention`.
     """
     if any(packing is not None for packing in packings):
         return attention.attend_packed(query, value, *packings, **arguments)

@@ -40,7 +40,14 @@ def is_language_model(names):
 
 
 def t2t_names(model):
-    """Returns all weights except the `[V, D]` embedding tables, by tensor2tensor's name."""
+    """Returns tensor2tensor's names of all weights except the `[V, D]` embedding tables.
+
+    Args:
+        model: a `Transformer` or a `CausalLM`.
+
+    Returns:
+        A dict that maps names to Keras variables or `KernelMatrix` objects.
+    """
     if isinstance(model, CausalLM):
         stacks = [("decoder", model.blocks, model.norm)]
         positions = {"targets": model.position}
@@ -131,7 +138,14 @@ def embedding_names(model):
 
 
 def shard_sizes(vocab_size, num_shards=16):
-    """Returns the number of rows of each shard of an embedding table."""
+    """Returns the number of rows of each shard of an embedding table.
+
+    The first `vocab_size % num_shards` shards have one row more.
+
+    >>> from t2t_relpos.t2t.weight_names import shard_sizes
+    >>> shard_sizes(37)
+    [3, 3, 3, 3, 3, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2]
+    """
     return [vocab_size // num_shards + (i < vocab_size % num_shards) for i in range(num_shards)]
 
 
@@ -149,6 +163,20 @@ def canonical_weights(arrays):
 
     The global step, running losses and optimizer slots are left out. A slot has the name of its
     variable as prefix (`NAME/Adam`) or is under `training/`.
+
+    Args:
+        arrays: a dict that maps variable names to arrays.
+
+    Returns:
+        A dict that maps weight names to arrays.
+
+    Raises:
+        ValueError: if several variables correspond to the same weight.
+
+    Example:
+    >>> from t2t_relpos.t2t.weight_names import canonical_weights
+    >>> canonical_weights({"global_step": 7, "body/v/kernel": 2, "body/v/kernel/Adam": 3})
+    {'body/v/kernel': 2}
     """
     weights, original = {}, {}
     for name, array in arrays.items():
@@ -167,6 +195,12 @@ def canonical_weights(arrays):
 
 
 def canonical_name(name):
-    """Returns a variable's name without doubled scopes."""
+    """Returns a variable's name without doubled scopes.
+
+    >>> from t2t_relpos.t2t.weight_names import canonical_name
+    >>> scope = "transformer/parallel_0_4/transformer/transformer/body"
+    >>> canonical_name(f"{scope}/decoder/layer_0_1/ffn/conv1/bias")
+    'transformer/body/decoder/layer_0/ffn/conv1/bias'
+    """
     scope = _DOUBLED_SCOPE.match(name)
     return _COUNTED_LAYER.sub(r"/layer_\1/", name[scope.end() :]) if scope else name

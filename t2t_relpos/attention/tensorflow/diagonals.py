@@ -20,7 +20,14 @@ from t2t_relpos.backend import accumulation_dtype
 
 
 def matmul(x, y, dtype, **options):
-    """Returns `x @ y` of tf.matmul, multiplied in `dtype` and cast to the accumulation dtype."""
+    """Returns `x @ y`, multiplied in `dtype` and cast to the accumulation dtype.
+
+    Args:
+        x: a tensor.
+        y: a tensor.
+        dtype: dtype of the multiplication.
+        **options: options of tf.matmul.
+    """
     product = tf.matmul(tf.cast(x, dtype), tf.cast(y, dtype), **options)
     return tf.cast(product, accumulation_dtype(dtype))
 
@@ -163,8 +170,11 @@ class Band:
     def sums(self, weights, band=None):
         """Returns a dict of the band and, if bidirectional, the sums of the whole chunks.
 
-        They are `"band"` `[.., D, C]` and `"tail"` `[.., 1, C]`, for `QueryBand.sum_by_id`. The
-        band is read from the weights `[.., C, S]` unless it is given.
+        They are `"band"` `[.., D, C]` and `"tail"` `[.., 1, C]`, for `QueryBand.sum_by_id`.
+
+        Args:
+            weights: `[.., C, S]`.
+            band: the band, if it is known.
         """
         band = self._read(weights) if band is None else band
         return {"band": band} if self._causal else {"band": band, "tail": self._sum_tail(weights)}
@@ -218,8 +228,12 @@ class TableTerms:
         """Returns a dict of the tensors by query from which a block computes `x·yᵀ` with terms.
 
         They are `"plain"`, `x` itself, or `"augmented"`, `x` with columns; `"diagonals"`
-        `[.., D, C]`, to be added to the band; and `"bias"`, to be added to the product. With
-        `in_column`, a column adds the bias `[.., C, 1]` in the product.
+        `[.., D, C]`, to be added to the band; and `"bias"`, to be added to the product.
+
+        Args:
+            x: `[.., C, H]`, queries or gradients of outputs.
+            bias: `[.., C, 1]`, to be added for all keys, or None.
+            in_column: whether a column adds the bias in the product.
         """
         terms = {}
         if self._rows is not None:
@@ -247,9 +261,12 @@ class TableTerms:
         return self._queries.sum_by_id(results["band"], results.get("tail"))
 
     def add_values(self, outputs, sums, total=None):
-        """Returns outputs `[.., C, H]` plus the values of the table, by the sums of `sum_by_id`.
+        """Returns outputs `[.., C, H]` plus the values of the table.
 
-        `total` has the sums of each query's weights `[.., C, 1]`. None leaves out the reference.
+        Args:
+            outputs: `[.., C, H]`.
+            sums: from `sum_by_id`.
+            total: sums of each query's weights `[.., C, 1]`. None leaves out the reference row.
         """
         if self._rows is None:
             return outputs
@@ -257,7 +274,13 @@ class TableTerms:
         return outputs if total is None else outputs + total * self._reference
 
     def gradient(self, sums, x, total=None):
-        """Returns the gradient of the table, or None. `x` is the other factor of the product."""
+        """Returns the gradient of the table, or None.
+
+        Args:
+            sums: from `sum_by_id`.
+            x: `[.., C, H]`, the other factor of the product.
+            total: as in `add_values`.
+        """
         if self._rows is None:
             return None
         rank = len(x.shape)
