@@ -125,7 +125,9 @@ test-backends:
 	$(MAKE) --no-print-directory $(BACKENDS:%=test-%) $(IN_BACKENDS_VENV) TESTS='$(LIBRARY_TESTS)'
 
 # Runs the tests that compare backends on JAX and PyTorch. Fails if either can't be installed.
-# BACKENDS=jax selects one of them.
+# BACKENDS=jax selects one of them. JAX runs most compiled functions once, so that compiling them
+# takes most of the time. test-backends has all optimizations.
+test-backends-core: export JAX_DISABLE_MOST_OPTIMIZATIONS := 1
 test-backends-core: $(if $(filter torch,$(BACKENDS)),test-fused)
 	$(MAKE) --no-print-directory $(BACKENDS:%=test-%) $(IN_BACKENDS_VENV) TESTS='$(CORE_TESTS)'
 
@@ -142,8 +144,6 @@ $(TRITON)/installed: Makefile
 	$(PYTHON) -m pip install --quiet --no-deps --upgrade --target $(TRITON) 'triton>=3.7,<3.10'
 	touch $@
 
-# JAX compiles most operations of the tests, and runs them once.
-test-jax: export XLA_FLAGS ?= --xla_backend_optimization_level=0
 # Run tests on one backend, in an environment that has it.
 test-jax test-torch test-tensorflow: test-%: $(VENV)/installed
 	KERAS_BACKEND=$* $(RUN) -m pytest $(FAST) $(TESTS)

@@ -19,11 +19,6 @@ hypothesis.settings.register_profile("fast", max_examples=10, deadline=None)
 hypothesis.settings.register_profile("thorough", max_examples=200, deadline=None)
 hypothesis.settings.load_profile("fast")
 pytest.register_assert_rewrite("programs", "signature_calls", "subprocesses")
-if keras.backend.backend() == "jax":
-    import jax
-
-    # As in JAX's own tests: on a CPU, compiling functions that run once takes most of the time.
-    jax.config.update("jax_disable_most_optimizations", jax.default_backend() == "cpu")
 
 
 @pytest.fixture(autouse=True)

@@ -146,7 +146,7 @@ def test_models_support_jit_and_grad(rng):
 
 @on_jax
 def test_training_on_two_devices_equals_one_device(tmp_path):
-    flags = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
+    flags = "--xla_force_host_platform_device_count=2"
     run("data_parallel.py", tmp_path, KERAS_BACKEND="jax", XLA_FLAGS=flags)
     one, two = (dict(np.load(tmp_path / f"{count}.npz")) for count in (1, 2))
     assert set(one.pop("devices")) == {1}

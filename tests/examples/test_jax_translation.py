@@ -36,7 +36,7 @@ def expected(tmp_path_factory):
 
 def results(path, model_path, backend, devices):
     """Returns the results of the program, which runs in a separate process."""
-    flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
+    flags = f"--xla_force_host_platform_device_count={devices}"
     variables = environment(KERAS_BACKEND=backend, XLA_FLAGS=flags)
     run_python(translation.__file__, model_path, path, devices, env=variables)
     with np.load(path) as arrays:
