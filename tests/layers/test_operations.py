@@ -528,8 +528,8 @@ LEFT_OUT = (
     "decoder_relative_cross_attention",
 )
 USED_CASES = {name: case for name, case in CASES.items() if name not in LEFT_OUT}
-# Layers that contain others. Tracing them for unknown sizes takes as long as all the others.
-BLOCKS = "encoder", "decoder", "decoder_only"
+# Tracing these layers for unknown sizes takes as long as all the others. An encoder is like them.
+BLOCKS = "decoder", "decoder_only"
 
 
 def call_all(layers, arrays):
