@@ -52,7 +52,8 @@ def test_each_english_sentence_has_one_translation():
 
 
 @pytest.mark.slow
-def test_program_writes_two_files_per_split(tmp_path, capsys):
+def test_program_writes_two_files_per_split(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(corpus_program, "generate", lambda split, size: generate(split))
     corpus_program.main(["", str(tmp_path / "new" / "folder")])
     for split in synthetic_corpus.SPLITS:
         for language, lines in zip(("en", "de"), zip(*generate(split))):
