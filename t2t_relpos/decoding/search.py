@@ -1,24 +1,25 @@
 """What all searches share: the request, the loop, the result, and rows of a decoding state.
 
 A search runs a step function, and a selection chooses the ids: `Beams` of `beam_search.py`, or
-`SinglePath` of `sampling.py`. It has these members:
+`SinglePath` of `sampling.py`. A selection has these members:
 
 - `num_rows`: hypotheses per sentence, an int or a scalar tensor.
-- `first_rows`: number of rows per sentence in the first step: `num_rows` if the state has a context
-  or there is a prefix.
+- `first_rows`: number of rows per sentence in the first step. It is `num_rows` or, if all first
+  rows are equal, possibly 1.
 - `fixed`: a dict of tensors `[B * num_rows, ...]` that no step changes.
 - `RESULT_ENTRIES`: names of the entries of hypotheses that `result` reads.
 - `start(limit)`: the hypotheses before the first step, a dict of tensors `[B, ...]`. It has the
   `last` ids, int `[B, first_rows]`, and `done`, bool `[B]`. `limit`, int `[B]`, is the largest
   number of ids of each sentence.
-- `advance(hypotheses, i, logits, limit, fixed)`: the hypotheses after step `i`, and the rows that
-  they extend, int `[B * num_rows]`, or None if each extends its own row. `logits` are `[rows, V]`.
-  `fixed` also has the `prefix` of each row, int `[rows, P]`, if there is one.
+- `advance(hypotheses, i, logits, limit, fixed)`: the hypotheses after step `i`, and the index of
+  the row that each of them extends, int `[B * num_rows]`, or None if each extends its own row.
+  `logits` are `[rows, V]`. The argument `fixed` has the entries of the attribute, the `context` of
+  the state, and the `prefix` of each row, int `[rows, P]`, where they exist.
 - `result(hypotheses)`: the `DecodingResult`.
 
-A state is a nested dict of tensors `[rows, ...]`. The entry under `"context"` is the same for all
-hypotheses of a sentence and never changes. The entry under `"sentences"` has tensors `[B, ...]`,
-which searches neither repeat nor reorder.
+A state is a nested dict of tensors `[rows, ...]`, except under `"sentences"`. Tensors there are
+`[B, ...]`, and searches neither repeat nor reorder them. The entry under `"context"` is the same
+for all hypotheses of a sentence and never changes.
 """
 
 import functools
@@ -31,17 +32,16 @@ from keras import ops
 from t2t_relpos import _checks, backend
 from t2t_relpos.backend import as_size, take_rows
 
-# Score of an entry without an output, and of an output that ends where constraints forbid it.
+# Score of an entry without an output. Outputs that end where constraints forbid an end have it too.
 NO_OUTPUT_SCORE = -1e7
 
 
 class DecodingResult(NamedTuple):
     """Outputs of a search, best first; with `sample_search` in the order drawn.
 
-    Finished outputs of a beam search, which end with an end id, come before unfinished ones, also
-    if their scores are lower. If there are fewer than n outputs in all, or with `t2t_exact` fewer
-    than n finished ones, the last entries have no output: padding only, length 0 and the score
-    -1e7.
+    Finished outputs of a beam search, which end with an end id, come first, even with lower scores.
+    If there are fewer than n outputs, the last entries have none: they have padding, length 0 and
+    the score -1e7. With `t2t_exact`, only finished outputs count.
 
     Attributes:
         ids: int32 `[B, n, L]`, end of sentence included, then padded with 0.
@@ -109,7 +109,7 @@ class Request:
 def run(selection, request):
     """Runs a search until each sentence is done. Returns its `DecodingResult`."""
     context, rest = split_context(repeat_rows(request.state, selection.first_rows))
-    # Tensors that no step changes, by row.
+    # Tensors with an entry per row that no step changes.
     fixed = dict(selection.fixed)
     if context is not None:
         fixed["context"] = context
@@ -148,12 +148,11 @@ def _until_done(advance, hypotheses, limit, fixed, rest, max_length, resize):
         rest: the state of the model without context.
         max_length: maximum number of steps of all sentences.
         resize: `resize(rest, steps)`, which returns `rest` with space for that many steps, or None.
-            The initial state has space for all steps. Each loop gets a state with space up to its
-            own end, so that short searches have small tensors.
+            The initial state has space for all steps. The first call cuts it to the steps of the
+            first loop, and later calls enlarge it, so that short searches have small tensors.
 
     Returns:
-        The hypotheses. Those of a sentence are from the step in which it was done or from a later
-        one.
+        The hypotheses. Those of a sentence may include steps after it was done.
     """
 
     def step(i, hypotheses, rest):
@@ -214,7 +213,7 @@ def join_context(context, rest):
 
 
 def _method_of_step(step, name):
-    """Returns attribute `name` of a step function, or of its object if it is a method, or None."""
+    """Returns attribute `name` of a step function; of its object, if it is a method; or None."""
     return getattr(getattr(step, "__self__", step), name, None)
 
 

@@ -19,9 +19,9 @@ from t2t_relpos.backend import (
 from t2t_relpos.decoding import score_tokens
 from t2t_relpos.layers.embeddings import sinusoids
 
-# Added to a score, it makes the attention weight exactly 0 in float32.
+# A score plus this bias has the attention weight 0 in float32, exactly.
 MASKED_BIAS = -1e9
-NAMES = ("key_table", "value_table")
+TABLE_NAMES = ("key_table", "value_table")
 
 
 class FoldedTransformer:
@@ -50,14 +50,17 @@ class FoldedTransformer:
         self.layers = FoldedLayers(config)
 
     def start_search(self, source, max_length, beam_size, *, growing=True):
-        """Encodes sources and starts a search. The search chooses the ids of prompts.
+        """Encodes sources and starts a search.
+
+        Prompts are not in the state. The search forces their ids.
 
         Args:
             source: int32 ids `[B, S]`, padded with 0.
             max_length: maximum number of steps, an int or a scalar tensor.
             beam_size: rows per sentence, an int or a scalar tensor.
             growing: whether caches grow with every step. It must be False for XLA, JAX and loops
-                whose variables have fixed shapes. `max_length` and `beam_size` must then be ints.
+                whose variables have fixed shapes. If it is False, `max_length` and `beam_size` must
+                be ints.
 
         Returns:
             (the state, the step function) for the searches of `t2t_relpos.decoding`.
@@ -96,7 +99,7 @@ class FoldedTransformer:
             outputs, attended = attend_relative(
                 query,
                 *memory[2 * number : 2 * number + 2],
-                *map(cross.get, NAMES),
+                *map(cross.get, TABLE_NAMES),
                 max_relative_position=self.config.max_relative_position,
                 key_mask=is_real,
                 query_offset=0,
@@ -108,7 +111,7 @@ class FoldedTransformer:
         return logits, ops.mean(attended, axis=1)
 
     def _encode(self, source):
-        """Returns keys and values of the source for all decoder layers, each `[B, N, S, H]`."""
+        """Returns keys and values of the source, in the order key 0, value 0, key 1, value 1, ..."""
         weights, layers = self.weights, self.layers
         batch, length = sizes = ops.shape(source)
         is_real = ops.not_equal(source, 0)
@@ -128,7 +131,7 @@ class FoldedTransformer:
         projected = layers.split(layers.project(x, weights), *sizes, "qkv")
         outputs, _ = attend_relative(
             *projected,
-            *map(weights.get, NAMES),
+            *map(weights.get, TABLE_NAMES),
             max_relative_position=self.config.max_relative_position,
             **masks,
             return_weights=False,
@@ -155,15 +158,16 @@ class FoldedTransformer:
         if config.added_position is None:
             return None
         table = sinusoids(positions, config.hidden_dim)
+        # The kernels of pre-norm models are folded for inputs of mean 0.
         return table - ops.mean(table, axis=-1, keepdims=True) if config.normalize_first else table
 
 
 class DecoderStep:
     """The step function of a search: `step(ids [rows], state) -> (logits [rows, V], state)`.
 
-    Rows are B · k. The keys and values of the source are stored once per sentence. The state of a
-    language model has none. In a TensorFlow graph, weights are faster as variables than as tensors,
-    because a loop does not pass them from step to step.
+    Rows are B · k. The keys and values of the source are stored once per sentence. A language model
+    has no source. In a TensorFlow graph, weights should be variables: a loop passes tensors from
+    step to step.
 
     Args:
         model: a `FoldedTransformer`.
@@ -173,7 +177,7 @@ class DecoderStep:
     def __init__(self, model, max_length, beam_size, *, growing):
         self.layers = model.layers
         self.weights = model.weights
-        # Row t is added to the embeddings in step t.
+        # Row t of this table is added to the embeddings in step t.
         self.positions = model.positions("target", max_length)
         make = GrowingCaches if growing else FixedCaches
         self.caches = make(model.config, model.weights["decoder"], max_length, beam_size)
@@ -197,8 +201,8 @@ class DecoderStep:
             is_real: bool `[B, S]`, False on padding of the source.
         """
         source_bias = ops.where(is_real, 0.0, MASKED_BIAS)[:, None, None, :]
-        # The bias has no effect if all positions have it. A source of padding only has values of
-        # zero instead, so that the attention to it is zero, except for a relative value table.
+        # If a source has only padding, the same bias everywhere has no effect. Its values are set
+        # to 0 instead. The attention to it is then 0, except for the part of a value table.
         has_source = ops.cast(ops.any(is_real, axis=1), "float32")[:, None, None, None]
         memory = [x * has_source if number % 2 else x for number, x in enumerate(memory)]
         return self.start(ops.shape(is_real)[0], memory=memory, source_bias=source_bias)
@@ -244,7 +248,7 @@ class DecoderStep:
 
     def _attend_to_source(self, attention, query, memory, time):
         """Returns the outputs of a cross-attention `[B, N, k, Hv]` in step `time`."""
-        if not any(name in attention for name in NAMES):
+        if not any(name in attention for name in TABLE_NAMES):
             return attend(query, *memory, {}, {})
         key, value, _ = memory
         sizes, length = ops.shape(query)[:3], ops.shape(key)[2]
@@ -263,7 +267,7 @@ class FoldedLayers:
         self.normalize_first = config.normalize_first
 
     def normalize(self, x, epsilon):
-        """Returns `x`, whose rows have mean 0, scaled to variance 1."""
+        """Scales the rows of `x` to variance 1. They must have mean 0."""
         mean_square = ops.mean(ops.square(x), axis=-1, keepdims=True)
         return x * ops.rsqrt(mean_square + epsilon)
 
@@ -315,7 +319,8 @@ class FoldedLayers:
     def split(self, x, batch, length, kinds):
         """Splits projections `[B * T, ..]` into a list of `[B, N, T, H]` and `[B, N, T, Hv]`.
 
-        `kinds` has a character for each of them: "q", "k" or "v".
+        `kinds` has a character for each projection: "q", "k" or "v". In a decoding step, `length`
+        is the number of beams.
         """
         depths = [self.value_dim if kind == "v" else self.key_dim for kind in kinds]
         if len(depths) == 1:
@@ -343,27 +348,27 @@ class DecoderCaches:
     """How keys and values of all hypotheses are stored, in slots that are never reordered.
 
     The keys and values are in the state of the search, and not in this object. Every step adds a
-    slot per hypothesis. A bias of each active hypothesis, `"ancestors"` `[rows, slots]`, hides the
-    slots of other hypotheses: it is 0 or `MASKED_BIAS`. A search reorders these biases instead of
-    the larger keys and values. The rows are the active hypotheses of all sentences.
+    slot per hypothesis. An active hypothesis has a bias per slot, `"ancestors"` `[rows, slots]`: 0
+    for the slots of its own past, `MASKED_BIAS` for all others. A search reorders these biases
+    instead of the larger keys and values. The rows are the active hypotheses of all sentences.
 
     Subclasses have these methods, where `sentences` are the other tensors of the state:
 
     - `start(batch)`: the first `sentences` and biases.
-    - `open_step(sentences, ancestors, batch, beams)`: `sentences` of the next step, except for the
-      caches, biases with the new slots, and a `CachedStep`.
+    - `open_step(sentences, ancestors, batch, beams)`: three things, `sentences` of the next step
+      without the caches; the biases with the new slots; a `CachedStep`.
     - `resize(sentences, ancestors, num_steps)`: both with room for `num_steps` steps.
 
     Args:
         config: a `TransformerConfig`.
         decoder: folded weights of the decoder layers.
         max_length: L, maximum number of steps. For `GrowingCaches` it may be a scalar tensor.
-        beam_size: k, as well.
+        beam_size: k. For `GrowingCaches` it may be a scalar tensor.
     """
 
     def __init__(self, config, decoder, max_length, beam_size):
         self.num_heads = config.num_heads
-        # The caches of keys and values take turns.
+        # Caches of keys and values alternate: key 0, value 0, key 1, value 1, ...
         self.depths = config.head_dims * len(decoder)
         self.decoder = decoder
         self.max_length = max_length
@@ -389,7 +394,7 @@ class CachedStep(NamedTuple):
 class GrowingCaches(DecoderCaches):
     """Caches whose tensors grow with every step.
 
-    Step 0 adds one slot per hypothesis, which is 1 or k slots. Every other step adds k slots.
+    Step 0 adds one slot per hypothesis, which is 1 or k slots. Each later step adds k slots.
     """
 
     def __init__(self, config, decoder, max_length, beam_size):
@@ -433,11 +438,15 @@ class GrowingCaches(DecoderCaches):
 
 
 class FixedCaches(DecoderCaches):
-    """Caches with k slots for each of L steps from the start. A step writes its slots in place."""
+    """Caches of fixed size, with k slots per step. A step writes its slots in place.
+
+    `start` makes room for L steps, and `resize` changes the room.
+    """
 
     def __init__(self, config, decoder, max_length, beam_size):
         super().__init__(config, decoder, max_length, beam_size)
-        # A step reads a row for every step of the caches. The scores of later steps are masked.
+        # A decoding step reads a table row for each step that the caches have room for. The scores
+        # of later steps are masked.
         steps = ops.arange(1 - max_length, max_length, dtype="int32")
         ids = ops.clip(steps + self.left, 0, self.left)
         self.tables = [table_rows(layer["self"], ids) for layer in decoder]
@@ -499,8 +508,8 @@ def _slice(table, start, length):
 def matmul_table(x, table, shape, *, transpose_table=False):
     """Returns `x` `[B, N, T, X]` times a table `[X, Y]` or `[N, X, Y]`, or its transpose.
 
-    The shape of the result, `(B, N, T, Y)`, is an argument: to read it from tensors would take a
-    few more operations in a graph.
+    The caller passes the shape of the result, `(B, N, T, Y)`. Reading it from tensors would add
+    operations to a graph.
     """
     # With one head, a product of rank 4 is wrong: see `t2t_relpos.attention.gather`.
     if len(table.shape) == 3 and table.shape[0] == 1:
@@ -531,7 +540,7 @@ def attend(query, key, value, bias, tables, shapes, *, keys_per_row=1):
         if keys_per_row > 1:
             by_row = ops.repeat(by_row, keys_per_row, axis=-1)
         scores = scores + by_row
-    # Without a mask: the bias hides keys. This softmax does not warn about a single key.
+    # No mask is passed, because the bias hides keys. This softmax does not warn about one key.
     weights = masked_softmax(scores + bias)
     outputs = ops.matmul(weights, value)
     if "value_table" in tables:
@@ -544,4 +553,6 @@ def attend(query, key, value, bias, tables, shapes, *, keys_per_row=1):
 
 def table_rows(attention, ids):
     """Returns a dict of the rows `ids` of each table: `[S, H]`, or `[N, S, H]` per head."""
-    return {name: ops.take(attention[name], ids, axis=-2) for name in NAMES if name in attention}
+    return {
+        name: ops.take(attention[name], ids, axis=-2) for name in TABLE_NAMES if name in attention
+    }
