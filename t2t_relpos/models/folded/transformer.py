@@ -111,7 +111,7 @@ class FoldedTransformer:
         return logits, ops.mean(attended, axis=1)
 
     def _encode(self, source):
-        """Returns keys and values of the source, in the order key 0, value 0, key 1, value 1, ..."""
+        """Returns keys and values of the source: key 0, value 0, key 1, value 1, ..."""
         weights, layers = self.weights, self.layers
         batch, length = sizes = ops.shape(source)
         is_real = ops.not_equal(source, 0)
