@@ -291,6 +291,8 @@ class TopPSampler(_RandomSampler):
     _arguments = ("p", *_RandomSampler._arguments)
 
     def __init__(self, p=0.1, k=None, temperature=1.0, seed=None, num_results=1, **constraints):
+        if p is None:
+            raise ValueError("Expected `p` above 0 and at most 1. Received: None")
         super().__init__(k, p, temperature, seed, num_results, constraints)
 
 

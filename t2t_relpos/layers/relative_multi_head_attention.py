@@ -177,12 +177,7 @@ class RelativeMultiHeadAttention(AttentionBase):
             table_initializer=table_initializer,
             **kwargs,
         )
-        if attention_axes not in (None, 1, (1,), [1], -2, (-2,), [-2]):
-            raise ValueError(
-                "Expected `attention_axes` to be None or 1, the sequence axis of "
-                "[batch, length, width]: relative positions have one axis. "
-                f"Received: attention_axes={attention_axes!r}"
-            )
+        _check_attention_axes(attention_axes)
         if sliding_window is not None:
             sliding_window = _checks.positive_int(sliding_window, "sliding_window")
         if use_key_table or use_value_table or max_relative_position is not None:
@@ -592,6 +587,16 @@ def _check_query_offset(query_offset):
     """Raises ValueError unless the offset of a call is None, an int or an integer scalar tensor."""
     advice = "Pass `query_positions` for positions per batch entry."
     _checks.positions(query_offset, "query_offset", "", advice=advice)
+
+
+def _check_attention_axes(attention_axes):
+    """Raises ValueError unless `attention_axes` is None or the sequence axis of `[B, T, D]`."""
+    if attention_axes not in (None, 1, (1,), [1], -2, (-2,), [-2]):
+        raise ValueError(
+            "Expected `attention_axes` to be None or 1, the sequence axis of "
+            "[batch, length, width]: relative positions have one axis. "
+            f"Received: attention_axes={attention_axes!r}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from t2t_relpos.decoding.samplers import SAMPLERS, Sampler, copy_settings, get_s
 from t2t_relpos.layers.attention_cache import cache_length
 from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
 from t2t_relpos.layers.transformer_decoder import TransformerDecoder
-from t2t_relpos.models.folded import FoldedTransformer, can_fold, fold_weights
+from t2t_relpos.models.folded import FoldedTransformer, can_fold, fold_weights, is_own
 
 
 class GenerationMixin:
@@ -251,8 +251,7 @@ def _check_steps(model):
 
     `step` runs neither the `call` of the model nor that of an attention layer of the decoder.
     """
-    own = (cls for cls in type(model).__mro__ if cls.__module__.startswith("t2t_relpos."))
-    cls = next(own)
+    cls = next(filter(is_own, type(model).__mro__))
     if _overrides(model, cls, "encode") or _overrides(model, cls, "step"):
         return
     calls = [x for x in ("call", "logits_and_attention", "_decode") if _overrides(model, cls, x)]
@@ -342,14 +341,13 @@ def _may_grow(sampler, *, jit_compile):
 
 # Ids that an output may have in addition to its source, if no maximum length is given.
 DEFAULT_EXTRA_LENGTH = 50
-# Sizes to which compiled searches are padded. Larger sizes are multiples of the last number.
-_LENGTHS = (8, 16, 24, 32, 48, 64, 96, 128, 64)
-_BATCHES = (1, 2, 4, 8, 8)
+# Sizes to which compiled searches are padded. Larger sizes are multiples of a step.
+_LENGTHS, _LENGTH_STEP = (8, 16, 24, 32, 48, 64, 96, 128), 64
+_BATCHES, _BATCH_STEP = (1, 2, 4, 8), 8
 
 
-def _bucket(size, buckets):
+def _bucket(size, sizes, step):
     """Returns the size to which a smaller one is padded."""
-    *sizes, step = buckets
     return next((each for each in sizes if each >= size), -(-size // step) * step)
 
 
@@ -368,8 +366,8 @@ def _padded(source, max_length, uniform, extra_length, largest):
         extra_length: if not None, `max_length` becomes the padded length plus this number.
         largest: limit of both lengths, or None.
     """
-    rows = _bucket(len(source), _BATCHES)
-    length = _capped(_bucket(source.shape[1], _LENGTHS), largest)
+    rows = _bucket(len(source), _BATCHES, _BATCH_STEP)
+    length = _capped(_bucket(source.shape[1], _LENGTHS, _LENGTH_STEP), largest)
     if extra_length is not None:
         max_length = _capped(length + extra_length, largest)
     if uniform is not None:

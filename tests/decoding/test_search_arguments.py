@@ -73,7 +73,7 @@ SAMPLERS = {
         ("num_results", (0,), "Expected `num_results` to be a positive integer"),
     ],
     TopPSampler: [
-        ("p", (1.5,), "Expected `p` above 0 and at most 1"),
+        ("p", (1.5, None), "Expected `p` above 0 and at most 1"),
         ("k", (0,), "Expected `k` to be a positive integer"),
     ],
 }

@@ -36,15 +36,19 @@ def can_fold(model):
     )
 
 
+def is_own(cls):
+    """Returns whether a class is of this library. A subclass elsewhere is not."""
+    return cls.__module__.startswith("t2t_relpos.")
+
+
 def _is_plain(layer):
     """Returns whether a layer is of a class of this library, in float32 and without LoRA.
 
     A subclass is of another class. The policies of quantized layers have other names.
     """
-    cls = type(layer)
-    is_own = cls in _KERAS_LAYERS or cls.__module__.startswith("t2t_relpos.")
+    is_known = type(layer) in _KERAS_LAYERS or is_own(type(layer))
     has_lora = getattr(layer, "lora_enabled", False)
-    return is_own and layer.dtype_policy.name == "float32" and not has_lora
+    return is_known and layer.dtype_policy.name == "float32" and not has_lora
 
 
 def _has_known_sublayers(block, config):
