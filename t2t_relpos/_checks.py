@@ -217,9 +217,10 @@ def integers(values, name):
 
 
 def boolean(mask, name):
-    """Raises ValueError if a mask is not None, and neither boolean nor an integer mask.
+    """Raises ValueError if a mask is not None, and neither boolean nor integers of 0 and 1.
 
-    Known negative values are those of an additive bias, which a cast to bool would invert.
+    A cast to bool would invert an additive bias, of 0 and a large negative number. Integers in a
+    graph are unknown.
     """
     if mask is None:
         return
@@ -227,11 +228,11 @@ def boolean(mask, name):
     mask = as_array(mask)
     dtype = keras.backend.standardize_dtype(mask.dtype)
     received = f"dtype {dtype}"
-    if dtype == "bool" or dtype.startswith("uint"):
+    if dtype == "bool":
         return
-    if dtype.startswith("int"):
+    if "int" in dtype:
         low, high = known_range(mask)
-        if low is None or low >= 0:
+        if low is None or 0 <= low <= high <= 1:
             return
         received += f" with values from {low} to {high}"
     raise ValueError(

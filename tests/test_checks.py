@@ -57,6 +57,11 @@ ERRORS = [
     ),
     (
         _checks.check,
+        (np.full((3, 7), 255, "uint8"), "mask", "B T", "mask"),
+        BOOLEAN + "uint8 with values from 255 to 255.",
+    ),
+    (
+        _checks.check,
         (MASK, "labels", "B T", "int"),
         "Expected `labels` of an integer dtype. Received: dtype bool. Cast them",
     ),

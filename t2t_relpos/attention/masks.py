@@ -186,5 +186,6 @@ def masked_softmax(scores, mask=None):
     """
     dtype = keras.backend.standardize_dtype(scores.dtype)
     scores = ops.cast(scores, accumulation_dtype(dtype))
+    _checks.boolean(mask, "mask")
     mask = None if mask is None else ops.cast(mask, "bool")
     return ops.cast(backend.softmax(scores, mask), dtype)

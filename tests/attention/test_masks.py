@@ -39,11 +39,28 @@ def test_masks_of_positions_at_any_distance():
         np.testing.assert_array_equal(found, expected, err_msg=name)
 
 
-def test_mask_functions_reject_float_masks():
-    bias = np.where(np.tri(3), 0.0, -1e9)
-    for function in (combine_masks, key_padding_mask, Packing):
-        with pytest.raises(ValueError, match="Expected `mask` to be boolean"):
-            function(bias)
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        combine_masks,
+        key_padding_mask,
+        lambda mask: make_attention_mask((3, 3), mask),
+        lambda mask: masked_softmax(np.ones((3, 3), "float32"), mask),
+        Packing,
+    ],
+)
+def test_mask_functions_reject_additive_masks(function, dtype):
+    bias = np.where(np.tri(3), 0, -10_000).astype(dtype)
+    with pytest.raises(ValueError, match=f"Expected `mask` to be boolean, .* dtype {dtype}"):
+        function(bias)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "int64"])
+def test_integers_of_0_and_1_are_masks(dtype, rng):
+    mask = rng.random((2, 3, 3)) > 0.5
+    found = make_attention_mask((3, 3), mask.astype(dtype), causal=True)
+    np.testing.assert_array_equal(found, (mask & np.tri(3, dtype=bool))[:, None])
 
 
 def test_combine_masks_broadcasts_and_ignores_none(rng):

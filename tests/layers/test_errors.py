@@ -357,6 +357,10 @@ def test_masks_are_boolean_and_of_the_lengths_of_their_sequences(name, mask, rng
     call(np.ones(shape, bool))
     with expected(f"`{mask}` to be boolean, True = attend. Received: dtype float32"):
         call(np.zeros(shape, "float32"))
+    additive = np.zeros(shape, "int32")
+    additive[..., -1] = -10_000
+    with expected(f"`{mask}` to be boolean, True = attend. Received: dtype int32 with values from"):
+        call(additive)
     # Size 1 is broadcast in masks of pairs.
     for length in (shape[-1] + 1, 2 if "attention" in mask else 1):
         with expected(f"`{mask}` of shape {MASKS[name][mask]}"):
