@@ -12,7 +12,7 @@ import numpy as np
 
 from t2t_relpos import _checks, backend
 from t2t_relpos.attention import dispatch
-from t2t_relpos.attention.band import Distances
+from t2t_relpos.attention.band import Distances, cut_table
 from t2t_relpos.attention.dropout import AttentionDropout, SeededDropout
 from t2t_relpos.attention.masks import combine_masks, key_padding_mask, make_attention_mask
 from t2t_relpos.attention.relative_ids import as_positions, relative_ids
@@ -331,7 +331,9 @@ class AttentionCall:
     def from_arguments(cls, length_q, length_k, max_relative_position, **arguments):
         """Returns the call of arguments that `attend` and `explain` have in common.
 
-        Dtypes and depths are those of the tensors, if there are any.
+        Dtypes and depths are those of the tensors, if there are any. If lengths and the query
+        offset are ints, the tables and `max_relative_position` of the call are cut to the distances
+        that occur, and one more on each side, so that no distance is clipped there.
 
         Args:
             length_q: T.
@@ -348,7 +350,7 @@ class AttentionCall:
         has_offsets = len(getattr(offset, "shape", ())) == 1
         if arguments.get("query") is not None:
             arguments |= _description(**arguments)
-        return cls(
+        call = cls(
             length_q,
             length_k,
             max_relative_position,
@@ -358,6 +360,24 @@ class AttentionCall:
             rematerialize=_rematerialize(arguments.pop("rematerialize", None)),
             **arguments,
         )
+        return call._without_unused_rows()
+
+    def _without_unused_rows(self):
+        """Returns the call with the table rows of `from_arguments`."""
+        is_known = self.knows_lengths and isinstance(self.query_offset, int)
+        if self.distances is None or not (is_known and dispatch.ONE_OFFSET.holds(self)):
+            return self
+        before = self.query_offset + self.length_q - 1
+        after = 0 if self.causal else self.length_k - 1 - self.query_offset
+        if self.sliding_window is not None:
+            before, after = (min(x, self.sliding_window - 1) for x in (before, after))
+        distances, tables = self.distances.cut(before, after), {}
+        if distances == self.distances:
+            return self
+        for name in ("key_table", "value_table"):
+            table = getattr(self, name)
+            tables[name] = None if table is None else cut_table(table, self.distances, distances)
+        return dataclasses.replace(self, max_relative_position=tuple(distances), **tables)
 
     @property
     def platform(self):

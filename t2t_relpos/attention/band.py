@@ -53,6 +53,15 @@ class Distances(NamedTuple):
         """
         return Distances(max(self.left, least), 1 if causal else max(self.right, 1))
 
+    def cut(self, left, right):
+        """Returns distances for which no pair is clipped that was not clipped before.
+
+        Args:
+            left: largest distance of a key before its query, an int. Negative if there is none.
+            right: the same after the query.
+        """
+        return Distances(*(min(old, max(new, 0) + 1) for old, new in zip(self, (left, right))))
+
     def band_keys(self, first_position, num_queries):
         """Returns (first key, end) of the band of consecutive queries. Not all of them may exist.
 
@@ -140,6 +149,11 @@ def extend_table(table, distances, extended):
         return table
     first, last = table[..., :1, :], table[..., -1:, :]
     return ops.concatenate([*left * [first], table, *right * [last]], axis=-2)
+
+
+def cut_table(table, distances, cut):
+    """Returns the rows of a table `[.., R, H]` for smaller distances. It inverts `extend_table`."""
+    return table[..., distances.left - cut.left : distances.left + cut.right + 1, :]
 
 
 def difference_rows(table, distances, *, causal):

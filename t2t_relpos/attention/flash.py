@@ -79,19 +79,14 @@ def attend(call, sizes, kernel=flash_kernel):
 
 def _with_rows_of_ids(call):
     """Returns the call with one table row for each of the R ids, and distances of 1 to T."""
-    extended = call.distances.extended(causal=call.causal)
-    # The rows of distances of T or more belong to no pair.
-    distances = Distances(*(min(x, call.length_q) for x in extended))
-    first = extended.left - distances.left
-    num_rows = distances.left + 1 if call.causal else distances.num_ids
-    tables = {}
+    extended, tables = call.distances.extended(causal=call.causal), {}
     for name in ("key_table", "value_table"):
         table = getattr(call, name)
         if table is not None:
             table = extend_table(table, call.distances, extended)
-            tables[name] = table[first : first + num_rows]
+            tables[name] = table[: extended.left + 1] if call.causal else table
     return dataclasses.replace(
-        call, max_relative_position=distances, mask=None, key_mask=combined_key_mask(call), **tables
+        call, max_relative_position=extended, mask=None, key_mask=combined_key_mask(call), **tables
     )
 
 

@@ -205,10 +205,18 @@ def _sum_by_id(rows, ids, num_ids):
 
     It is the transpose of `take_table_rows`.
     """
-    shape = tf.shape(rows)
+    shape, ids = tf.shape(rows), tf.reshape(ids, [-1])
     flat = tf.reshape(rows, tf.concat([shape[:-3], [shape[-3] * shape[-2], shape[-1]]], 0))
-    one_hot = tf.one_hot(tf.reshape(ids, [-1]), num_ids, dtype=rows.dtype)
-    return tf.matmul(one_hot, flat, transpose_a=True)
+    if ids.shape[0] is not None or is_compiled_by_xla():
+        one_hot = tf.one_hot(ids, num_ids, dtype=rows.dtype)
+        return tf.matmul(one_hot, flat, transpose_a=True)
+    # Of unknown lengths, the table may have many more rows than there are distances.
+    first = tf.minimum(tf.reduce_min(ids), num_ids - 1)
+    last = tf.maximum(tf.reduce_max(ids), first)
+    one_hot = tf.one_hot(ids - first, last - first + 1, dtype=rows.dtype)
+    sums = tf.matmul(one_hot, flat, transpose_a=True)
+    padding = [*[[0, 0]] * (len(rows.shape) - 3), [first, num_ids - 1 - last], [0, 0]]
+    return tf.ensure_shape(tf.pad(sums, padding), [*rows.shape[:-3], num_ids, rows.shape[-1]])
 
 
 @tf.autograph.experimental.do_not_convert

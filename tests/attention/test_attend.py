@@ -11,6 +11,7 @@ from t2t_relpos.attention import (
     attend,
     dispatch,
     dot_product_attention_relative,
+    gather,
     relative_attention_inner,
 )
 from t2t_relpos.attention.attend import AttentionCall
@@ -193,6 +194,36 @@ def with_ids(ids):
     return {"key_table": table(4, 5), "relative_ids": ids}
 
 
+@pytest.mark.parametrize(
+    "lengths, options, distances",
+    [
+        ((7, 7), {}, (7, 7)),
+        ((7, 7), {"causal": True}, (7, 1)),
+        ((7, 7), {"sliding_window": 3}, (3, 3)),
+        ((3, 11), {}, (11, 3)),
+        ((7, 5), {"query_offset": 20}, (27, 1)),
+        ((7, 5), {"query_offset": -20}, (1, 25)),
+        ((0, 7), {}, (7, 1)),
+        ((64, 64), {}, (50, 60)),
+        ((7, 7), {"query_offset": np.array([0, 1])}, (50, 60)),
+        ((7, 7), {"relative_ids": np.zeros((7, 7), int)}, (50, 60)),
+    ],
+    ids=str,
+)
+def test_implementations_get_the_table_rows_of_distances_that_occur(lengths, options, distances):
+    """And one more on each side, so that no distance is clipped."""
+    calls, table = [], np.arange(555, dtype="float32").reshape(111, 5)
+    query, key = (np.ones((2, 3, length, 5), "float32") for length in lengths)
+    row = dispatch.Implementation(
+        "recorded", lambda call: (calls.append(call), gather.attend_by_id(call))[1], 0, ()
+    )
+    options = {"max_relative_position": (50, 60), "implementation": row, **options}
+    attend(query, key, key, table, None, **options)
+    assert calls[0].distances == distances
+    rows = table[50 - distances[0] : 51 + distances[1]]
+    np.testing.assert_array_equal(calls[0].key_table, rows)
+
+
 FLOAT_MASKS = {"mask": table(7, 7), "key_mask": table(2, 7), "query_mask": table(2, 7)}
 
 
@@ -236,6 +267,13 @@ FLOAT_MASKS = {"mask": table(7, 7), "key_mask": table(2, 7), "query_mask": table
             (
                 {name: mask},
                 f"Expected `{name}` to be boolean, True = attend. Received: dtype float32",
+            )
+            for name, mask in FLOAT_MASKS.items()
+        ),
+        *(
+            (
+                {name: np.full_like(mask, -10_000, "int32")},
+                f"Expected `{name}` to be boolean, .* dtype int32 with values from -10000 to",
             )
             for name, mask in FLOAT_MASKS.items()
         ),

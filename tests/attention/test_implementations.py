@@ -66,6 +66,9 @@ CASES = [
         {"lengths": (5, 31, (2, 6)), "table_per_head": True},
         *({"lengths": (11, 23, (5, 1)), "query_offset": offset} for offset in (5, -9, 40)),
         {"lengths": (23, 11, (1, 5)), "query_offset": 0, "masks": "keys"},
+        # Distances that no pair has.
+        *({"lengths": (11, 23, (40, 50)), "query_offset": offset} for offset in (5, -9, 30)),
+        {"lengths": (21, 23, (50, 40)), "table_per_head": True, "sliding_window": 4},
         {"lengths": (29, 31, 2), "sliding_window": 4, "masks": "keys and pairs"},
         {"lengths": (11, 23, 2), "sliding_window": 3, "query_offset": 5},
         {"lengths": (23, 11, 3), "sliding_window": 5, "query_offset": 0},
