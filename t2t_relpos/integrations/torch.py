@@ -133,15 +133,20 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
         for name, used in zip(_TABLES, (use_key_table, use_value_table), strict=True):
             table = nn.Parameter(torch.empty(shape, **of_parameters)) if used else None
             self.register_parameter(name, table)
-            if used:
-                nn.init.xavier_uniform_(table)
+        self._reset_tables()
 
     def _reset_parameters(self):
-        # The constructor of PyTorch's class calls this method.
         self._qkv_same_embed_dim = self.in_proj_weight is not None
         super()._reset_parameters()
         # Otherwise, `nn.TransformerEncoderLayer` would compute plain attention in evaluation.
         self._qkv_same_embed_dim = False
+        self._reset_tables()
+
+    def _reset_tables(self):
+        for name in _TABLES:
+            # The constructor of PyTorch's class calls `_reset_parameters` before there are tables.
+            if (table := getattr(self, name, None)) is not None:
+                nn.init.xavier_uniform_(table)
 
     @classmethod
     @torch.enable_grad()  # Values that a parametrization computes need `requires_grad`.

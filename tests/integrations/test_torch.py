@@ -474,6 +474,21 @@ class TestOfOneModule:
         for each in (copy.deepcopy(module), torch.load(file, weights_only=False)):
             assert_close(each(x, x, x), expected, atol=0)
 
+    @pytest.mark.parametrize(
+        "options", [{}, {"share_heads": False, "kdim": 5}, {"use_key_table": False}], ids=str
+    )
+    def test_reset_initializes_all_parameters_after_the_meta_device(self, options):
+        module = attention(device="meta", **options).to_empty(device="cpu")
+        for parameter in module.parameters():
+            nn.init.constant_(parameter, float("nan"))
+        torch.manual_seed(5)
+        module.out_proj.reset_parameters()  # as PyTorch, which leaves this module to its own reset
+        module._reset_parameters()
+        torch.manual_seed(5)
+        options = {"max_relative_position": K} | options
+        expected = RelativeMultiheadAttention(8, HEADS, **options).state_dict()
+        assert_close(module.state_dict().values(), expected.values(), atol=0)
+
     def test_optimizer_made_before_the_first_call_trains_all_parameters(self):
         module, x = attention(), inputs()
         before = copy.deepcopy(module.state_dict())
