@@ -223,7 +223,7 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
         Args:
             query: `[B, T, D]`, `[T, B, D]` if `batch_first` is False, or `[T, D]`.
             key: `[B, S, kdim]`, likewise.
-            value: `[B, S, vdim]`, likewise.
+            value: `[B, S, vdim]`, likewise, of the length of `key`.
             key_padding_mask: bool `[B, S]` or `[S]`, **True = masked**, or float with 0 and -inf.
                 Default: None.
             need_weights: whether weights are returned. With False, memory is linear in length for
@@ -240,6 +240,7 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
         if query.is_nested:
             return self._forward_nested(query, key, value, key_padding_mask, attn_mask), None
         inputs, is_batched = (query, key, value), query.dim() == 3
+        self._check_inputs(*inputs, is_batched=is_batched)
         if not is_batched:
             inputs = [x[None] for x in inputs]
             key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
@@ -247,8 +248,6 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
             inputs = [x.transpose(0, 1) for x in inputs]
         if query is key is value:
             inputs = [inputs[0]] * 3
-        for name, x in zip(("query", "key", "value"), inputs, strict=True):
-            _checks.check(x, name, "B T D" if is_batched else "1 T D", "float")
         query, key, value = self._project(*inputs)
         lengths = query.shape[2], key.shape[2]
         causal = is_causal and (attn_mask is None or lengths[0] == lengths[1])
@@ -274,6 +273,15 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
         if not is_batched:
             return outputs[0], None if weights is None else weights[0]
         return outputs if self.batch_first else outputs.transpose(0, 1), weights
+
+    def _check_inputs(self, *inputs, is_batched):
+        """Raises ValueError if query, key and value have unsupported shapes or dtypes."""
+        sizes = {"D": self.embed_dim, "Dk": self.kdim, "Dv": self.vdim}
+        axes = (("query", "T", "D"), ("key", "S", "Dk"), ("value", "S", "Dv"))
+        for (name, length, width), x in zip(axes, inputs, strict=True):
+            spec = f"B {length} {width}" if self.batch_first else f"{length} B {width}"
+            spec = spec if is_batched else f"{length} {width}"
+            sizes = _checks.check(x, name, spec, "float", sizes)
 
     def _project(self, query, key, value):
         """Returns queries, keys and values of heads, `[B, N, length, H]`."""

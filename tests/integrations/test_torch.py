@@ -443,13 +443,25 @@ def test_fully_masked_queries_are_zero(need_weights):
         ({"key_padding_mask": PADDING[:2]}, r"\[B, S\] = \[3, 7\]. Received: shape \(2, 7\)"),
         ({"attn_mask": CAUSAL[:4]}, r"\[T, S\] = \[7, 7\] or .* Received: shape \(4, 7\)"),
         ({"attn_mask": CAUSAL.long()}, r"`attn_mask` to be a bool or a float .* torch.int64"),
-        ({"key": torch.ones(7, 8)}, r"Expected `key` of shape \[B, T, D\]. Received: .*\(7, 8\)"),
+        ({"query": torch.ones(7, 8)}, r"`key` of shape \[S, Dk\] = \[\*, 8\].*\(3, 7, 8\)"),
+        ({"query": torch.ones(3, 7, 5)}, r"`query` of .* \[\*, \*, 8\]. Received: shape \(3, 7, 5"),
+        ({"key": torch.ones(7, 8)}, r"`key` of shape \[B, S, Dk\] = .*Received: shape \(7, 8\)"),
+        ({"key": torch.ones(2, 7, 8)}, r"`key` of .* \[3, \*, 8\]. Received: shape \(2, 7, 8\)"),
+        ({"value": torch.ones(3, 6, 8)}, r"`value` of .* \[3, 7, 8\]. Received: shape \(3, 6, 8\)"),
+        ({"value": torch.ones(3, 7, 8).long()}, r"`value` of a floating-point dtype. .*int64"),
     ],
 )
 def test_calls_raise(call, message):
     x = inputs()
     with pytest.raises(ValueError, match=message):
         attention()(**{"query": x, "key": x, "value": x} | call)
+
+
+def test_errors_name_the_axes_of_the_inputs():
+    x = inputs(batch_first=False)
+    message = r"`value` of shape \[S, B, Dv\] = \[7, 3, 8\]. Received: shape \(6, 3, 8\)"
+    with pytest.raises(ValueError, match=message):
+        attention(batch_first=False)(x, x, x[1:])
 
 
 def test_constructors_raise():
