@@ -85,7 +85,7 @@ def attend(
     Raises:
         ValueError: if `query` is not of a floating-point dtype, a mask is of a float dtype,
             `query_offset` or `relative_ids` are not integers, `sliding_window` is not a positive
-            integer, `max_relative_position` is neither an int nor a pair, tables have the wrong
+            integer, `max_relative_position` is neither an int nor a pair, a tensor has the wrong
             shape, or no implementation meets the request.
 
     Reference: Shaw et al. 2018, equations 3 and 4; t2t `dot_product_attention_relative`.
@@ -140,8 +140,8 @@ def _attend(tensors, options, dropout):
     """
     tensors, options = dict(tensors), dict(options)
     query_mask, implementation = tensors.pop("query_mask"), options.pop("implementation")
-    tensors["mask"] = combine_masks(tensors["mask"])
     _check(tensors, query_mask)
+    tensors["mask"] = combine_masks(tensors["mask"])
     bias = tensors["bias"]
     if bias is not None and len(bias.shape) == 3:
         tensors["bias"] = ops.expand_dims(bias, 1)
@@ -173,12 +173,15 @@ _TABLE_ADVICE = (
 
 def _check(tensors, query_mask):
     """Raises ValueError if the tensors of a call have unsupported dtypes or shapes."""
-    for name, mask in (("key_mask", tensors["key_mask"]), ("query_mask", query_mask)):
-        _checks.boolean(mask, name)
     sizes = _checks.check(tensors["query"], "query", "B N T H", "float")
-    of_scores = {**sizes, "S": tensors["key"].shape[2]}
+    advice = "Query, key and value have the same batch size B and number of heads N."
+    of_scores = _checks.check(tensors["key"], "key", "B N S H", sizes=sizes, advice=advice)
+    _checks.check(tensors["value"], "value", "B N S Hv", sizes=of_scores, advice=advice)
+    _checks.check(tensors["key_mask"], "key_mask", "B S", "mask", of_scores, broadcast="B")
+    _checks.check(query_mask, "query_mask", "B T", "mask", sizes, broadcast="B")
     shapes = "T S | B T S | B N T S"
-    _checks.check(tensors["bias"], "bias", shapes, "float", of_scores, broadcast="B N T S")
+    for name, dtype in (("mask", "mask"), ("bias", "float")):
+        _checks.check(tensors[name], name, shapes, dtype, of_scores, broadcast="B N T S")
     ids, sizes = tensors["relative_ids"], {"N": sizes.get("N")}
     for name, depth in (("key_table", "H"), ("value_table", "Hv")):
         shapes = f"R {depth} | N R {depth}"

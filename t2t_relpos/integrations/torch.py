@@ -12,6 +12,9 @@ except ModuleNotFoundError as error:
 import keras
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 # `t2t_relpos.integrations` chooses the backend, unless Keras is imported already.
 if keras.backend.backend() != "torch":
@@ -28,6 +31,8 @@ from t2t_relpos.attention.band import Distances
 from t2t_relpos.attention.dropout import AttentionDropout
 
 __all__ = ["RelativeMultiheadAttention"]
+
+_TABLES = "key_table", "value_table"
 
 
 class RelativeMultiheadAttention(nn.MultiheadAttention):
@@ -125,33 +130,43 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
         self.flash_attention = flash_attention
         shape = Distances.of(distances).num_ids, self.head_dim
         shape = shape if share_heads else (num_heads, *shape)
-        for name, used in (("key_table", use_key_table), ("value_table", use_value_table)):
+        for name, used in zip(_TABLES, (use_key_table, use_value_table), strict=True):
             table = nn.Parameter(torch.empty(shape, **of_parameters)) if used else None
             self.register_parameter(name, table)
-            if used:
-                nn.init.xavier_uniform_(table)
+        self._reset_tables()
 
     def _reset_parameters(self):
-        # The constructor of PyTorch's class calls this method.
         self._qkv_same_embed_dim = self.in_proj_weight is not None
         super()._reset_parameters()
         # Otherwise, `nn.TransformerEncoderLayer` would compute plain attention in evaluation.
         self._qkv_same_embed_dim = False
+        self._reset_tables()
+
+    def _reset_tables(self):
+        for name in _TABLES:
+            # The constructor of PyTorch's class calls `_reset_parameters` before there are tables.
+            if (table := getattr(self, name, None)) is not None:
+                nn.init.xavier_uniform_(table)
 
     @classmethod
+    @torch.enable_grad()  # Values that a parametrization computes need `requires_grad`.
     def from_multihead_attention(cls, module, max_relative_position, **kwargs):
         """Returns a module with the weights of a `torch.nn.MultiheadAttention` and zero tables.
 
         Its outputs are those of `module`, except for fully masked queries. It has copies of the
-        weights, and `batch_first` and `training` of `module`.
+        weights, and `batch_first` and `training` of `module`. The copies are plain parameters: if
+        `module` has a parametrization, weight or spectral normalization, or pruning, they have the
+        values that `module` computes with. Frozen weights stay frozen. Hooks stay with `module`.
 
         Args:
-            module: a `torch.nn.MultiheadAttention` without `add_bias_kv` and `add_zero_attn`.
+            module: a `torch.nn.MultiheadAttention` without `add_bias_kv` and `add_zero_attn`, or
+                a subclass of it with the same `forward`.
             max_relative_position: clipping distance K, or a pair (left, right) of them.
             **kwargs: `use_key_table`, `use_value_table` or `share_heads`.
 
         Raises:
-            ValueError: if `module` is not supported.
+            ValueError: if `module` is not supported, as modules of PEFT and quantized modules, or a
+                weight is missing.
 
         Example:
         >>> import torch
@@ -163,29 +178,33 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
         >>> tuple(layer(torch.randn(3, 7, 8)).shape)
         (3, 7, 8)
         """
-        if not isinstance(module, nn.MultiheadAttention) or isinstance(module, cls):
-            raise ValueError(
-                f"Expected a torch.nn.MultiheadAttention. Received: {type(module).__name__}."
-            )
+        _check_multihead_attention(module)
         result = cls(
             module.embed_dim,
             module.num_heads,
             module.dropout,
-            module.in_proj_bias is not None,
-            module.bias_k is not None,
-            module.add_zero_attn,
-            module.kdim,
-            module.vdim,
-            module.batch_first,
-            module.out_proj.weight.device,
-            module.out_proj.weight.dtype,
+            add_bias_kv=module.bias_k is not None,
+            add_zero_attn=module.add_zero_attn,
+            kdim=module.kdim,
+            vdim=module.vdim,
+            batch_first=module.batch_first,
+            device="meta",
             max_relative_position=max_relative_position,
             **kwargs,
         )
-        result.load_state_dict(module.state_dict(), strict=False)
-        for table in (result.key_table, result.value_table):
-            if table is not None:
-                nn.init.zeros_(table)
+        # They set attributes before each call. PyTorch never calls those of `out_proj`.
+        for hook in module._forward_pre_hooks.values():
+            if isinstance(hook, (WeightNorm, SpectralNorm, BasePruningMethod)):
+                hook(module, ())
+        for name, parameter in list(result.named_parameters()):
+            if name not in _TABLES:
+                path, _, attribute = name.rpartition(".")
+                copied = _copy_of_parameter(module, name, parameter.shape)
+                result.get_submodule(path).register_parameter(attribute, copied)
+        for name in _TABLES:
+            if (table := getattr(result, name)) is not None:
+                zeros = result.out_proj.weight.new_zeros(table.shape)
+                result.register_parameter(name, nn.Parameter(zeros))
         return result.train(module.training)
 
     def forward(
@@ -204,7 +223,7 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
         Args:
             query: `[B, T, D]`, `[T, B, D]` if `batch_first` is False, or `[T, D]`.
             key: `[B, S, kdim]`, likewise.
-            value: `[B, S, vdim]`, likewise.
+            value: `[B, S, vdim]`, likewise, of the length of `key`.
             key_padding_mask: bool `[B, S]` or `[S]`, **True = masked**, or float with 0 and -inf.
                 Default: None.
             need_weights: whether weights are returned. With False, memory is linear in length for
@@ -221,6 +240,7 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
         if query.is_nested:
             return self._forward_nested(query, key, value, key_padding_mask, attn_mask), None
         inputs, is_batched = (query, key, value), query.dim() == 3
+        self._check_inputs(*inputs, is_batched=is_batched)
         if not is_batched:
             inputs = [x[None] for x in inputs]
             key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
@@ -228,8 +248,6 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
             inputs = [x.transpose(0, 1) for x in inputs]
         if query is key is value:
             inputs = [inputs[0]] * 3
-        for name, x in zip(("query", "key", "value"), inputs, strict=True):
-            _checks.check(x, name, "B T D" if is_batched else "1 T D", "float")
         query, key, value = self._project(*inputs)
         lengths = query.shape[2], key.shape[2]
         causal = is_causal and (attn_mask is None or lengths[0] == lengths[1])
@@ -255,6 +273,15 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
         if not is_batched:
             return outputs[0], None if weights is None else weights[0]
         return outputs if self.batch_first else outputs.transpose(0, 1), weights
+
+    def _check_inputs(self, *inputs, is_batched):
+        """Raises ValueError if query, key and value have unsupported shapes or dtypes."""
+        sizes = {"D": self.embed_dim, "Dk": self.kdim, "Dv": self.vdim}
+        axes = (("query", "T", "D"), ("key", "S", "Dk"), ("value", "S", "Dv"))
+        for (name, length, width), x in zip(axes, inputs, strict=True):
+            spec = f"B {length} {width}" if self.batch_first else f"{length} B {width}"
+            spec = spec if is_batched else f"{length} {width}"
+            sizes = _checks.check(x, name, spec, "float", sizes)
 
     def _project(self, query, key, value):
         """Returns queries, keys and values of heads, `[B, N, length, H]`."""
@@ -298,6 +325,45 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
         options = {"key_padding_mask": is_padding, "need_weights": False}
         outputs = type(self).forward(self, padded, padded, padded, **options)[0]
         return torch.nested.as_nested_tensor([x[:n] for x, n in zip(outputs, lengths, strict=True)])
+
+
+def _check_multihead_attention(module):
+    """Raises ValueError unless a module computes as `torch.nn.MultiheadAttention`."""
+    name = f"{type(module).__module__}.{type(module).__qualname__}"
+    is_plain = isinstance(module, nn.MultiheadAttention)
+    if not is_plain or isinstance(module, RelativeMultiheadAttention):
+        raise ValueError(
+            f"Expected a torch.nn.MultiheadAttention. Received: {name}. Unwrap it first: "
+            "`merge_and_unload` of PEFT, `_orig_mod` of torch.compile."
+        )
+    # `_old_forward` is that of a module with a hook of accelerate.
+    forward = getattr(vars(module).get("_old_forward", module.forward), "__func__", None)
+    if forward is not nn.MultiheadAttention.forward:
+        raise ValueError(
+            "Expected a torch.nn.MultiheadAttention, or a subclass with the same `forward`. "
+            f"Received: {name} with another `forward`, whose results are unknown. Copy its weights "
+            "into a torch.nn.MultiheadAttention first."
+        )
+
+
+def _copy_of_parameter(module, name, shape):
+    """Returns a copy of the value that a module computes with, a parameter. None: no bias.
+
+    Parametrizations, pruning and PEFT replace a parameter by an attribute of the same name.
+    """
+    path, _, attribute = name.rpartition(".")
+    value = getattr(module.get_submodule(path), attribute, None)
+    if value is None and attribute.endswith("bias"):
+        return None
+    is_tensor = isinstance(value, torch.Tensor)
+    if not is_tensor or value.shape != shape or not value.is_floating_point():
+        received = f"shape {tuple(value.shape)}, {value.dtype}" if is_tensor else f"{value!r}"
+        raise ValueError(
+            f"Expected `{name}` of shape {tuple(shape)} and a floating-point dtype. Received: "
+            f"{received}. Quantized modules are not supported."
+        )
+    copy = value.detach().clone(memory_format=torch.contiguous_format)
+    return nn.Parameter(copy, requires_grad=value.requires_grad)
 
 
 def _is_masked(mask, name):

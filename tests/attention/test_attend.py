@@ -255,6 +255,23 @@ FLOAT_MASKS = {"mask": table(7, 7), "key_mask": table(2, 7), "query_mask": table
             r"Expected `relative_ids` of shape \[T, S\] or \[B, T, S\]. Received: shape \(7,\)",
         ),
         ({"query": np.ones((2, 3, 7, 5), "int32")}, "Expected `query` of a floating-point dtype"),
+        (
+            {"value": X[:, :, 1:]},
+            r"`value` of shape \[B, N, S, Hv\] = \[2, 3, 7, \*\]. Received: shape \(2, 3, 6, 5\). "
+            "Query, key and value have the same batch size B",
+        ),
+        ({"key": X[:1]}, r"`key` of .* = \[2, 3, \*, 5\]. Received: shape \(1, 3, 7, 5\)"),
+        ({"key": X[..., 1:]}, r"`key` of .* = \[2, 3, \*, 5\]. Received: shape \(2, 3, 7, 4\)"),
+        ({"value": X[:, :1]}, r"`value` of .* = \[2, 3, 7, \*\]. Received: shape \(2, 1, 7, 5\)"),
+        (
+            {"key_mask": np.ones((2, 6), bool)},
+            r"`key_mask` of shape \[B, S\] = \[2, 7\]. Received: shape \(2, 6\)",
+        ),
+        (
+            {"query_mask": np.ones((2, 1, 7), bool)},
+            r"`query_mask` of shape \[B, T\] = \[2, 7\]. Received: shape \(2, 1, 7\)",
+        ),
+        ({"mask": np.ones((7, 6), bool)}, r"`mask` of .*\[T, S\] = \[7, 7\] or .*\(7, 6\)"),
         ({"query": X[0]}, r"Expected `query` of shape \[B, N, T, H\]. Received: shape \(3, 7, 5\)"),
         (
             {"bias": table(2, 7, 6)},

@@ -11,9 +11,11 @@ import pytest
 if keras.backend.backend() != "torch":
     pytest.skip("PyTorch only", allow_module_level=True)
 
+import peft
 import torch
 from subprocesses import environment, run_python
 from torch import nn
+from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 from torch.utils.checkpoint import checkpoint
 
 from t2t_relpos.attention import dot_product_attention_relative
@@ -191,6 +193,137 @@ def test_results_equal_the_port_of_tensor2tensor(masks):
         assert_close(found, expected)
 
 
+class EmptySubclass(nn.MultiheadAttention):
+    pass
+
+
+class Doubled(nn.MultiheadAttention):
+    def forward(self, *args, **kwargs):
+        outputs, weights = super().forward(*args, **kwargs)
+        return 2 * outputs, weights
+
+
+def of_pytorch(kind=nn.MultiheadAttention, **options):
+    """Returns a module of PyTorch whose biases are not zero."""
+    torch.manual_seed(7)
+    module = kind(8, HEADS, batch_first=True, **options)
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return module
+
+
+def with_lora(module, **options):
+    """Returns a module of PEFT, or one that contains modules of PEFT."""
+    config = peft.LoraConfig(r=2, init_lora_weights=False, **options)
+    return peft.get_peft_model(nn.ModuleDict({"attn": module}), config).base_model.model["attn"]
+
+
+def merged(module):
+    config = peft.LoraConfig(target_modules=["attn"], r=2, init_lora_weights=False)
+    return peft.get_peft_model(nn.ModuleDict({"attn": module}), config).merge_and_unload()["attn"]
+
+
+def with_hook_of_accelerate(module):
+    from accelerate.hooks import ModelHook, add_hook_to_module
+
+    return add_hook_to_module(module, ModelHook())
+
+
+def with_forward_of_the_instance(module):
+    module.forward = torch.no_grad()(module.forward)
+    return module
+
+
+def without(module, name):
+    path, _, attribute = name.rpartition(".")
+    module.get_submodule(path).register_parameter(attribute, None)
+    return module
+
+
+def in_integers(module):
+    weight = torch.ones(8, 8, dtype=torch.int8)
+    module.out_proj.weight = nn.Parameter(weight, requires_grad=False)
+    return module
+
+
+# Functions that change a module of PyTorch, or return a changed one.
+CHANGES = {
+    "weight_norm of in_proj": lambda m: parametrizations.weight_norm(m, "in_proj_weight"),
+    "weight_norm of out_proj": lambda m: parametrizations.weight_norm(m.out_proj),
+    "weight_norm of a bias": lambda m: parametrizations.weight_norm(m, "in_proj_bias"),
+    "spectral_norm": lambda m: parametrizations.spectral_norm(m, "in_proj_weight"),
+    "old weight_norm of in_proj": lambda m: weight_norm(m, "in_proj_weight"),
+    "old weight_norm of out_proj": lambda m: weight_norm(m.out_proj),
+    "old spectral_norm": lambda m: spectral_norm(m, "in_proj_weight"),
+    "pruned in_proj": lambda m: prune.l1_unstructured(m, "in_proj_weight", 0.5),
+    "pruned out_proj": lambda m: prune.l1_unstructured(m.out_proj, "weight", 0.5),
+    "pruned bias": lambda m: prune.l1_unstructured(m, "in_proj_bias", 0.5),
+    "LoRA of out_proj, which PyTorch ignores": lambda m: with_lora(m, target_modules=["out_proj"]),
+    "merged LoRA": merged,
+    "empty subclass": lambda m: of_pytorch(EmptySubclass),
+    "hook of accelerate": with_hook_of_accelerate,
+    "bias of inputs only": lambda m: without(m, "out_proj.bias"),
+    "bias of outputs only": lambda m: without(m, "in_proj_bias"),
+}
+
+
+class TestOfChangedModules:
+    """The weights are those that a module computes with. Other modules are refused."""
+
+    @pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
+    @pytest.mark.filterwarnings("ignore:Unsupported layer type")
+    @pytest.mark.parametrize("training", [False, True])
+    @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+    def test_outputs_are_equal(self, change, training):
+        source = of_pytorch().eval()
+        changed = change(source)
+        source = changed if isinstance(changed, nn.MultiheadAttention) else source
+        x = inputs()
+        source(x, x, x)
+        with torch.no_grad():  # Old hooks do not see it before the next call.
+            for parameter in source.parameters():
+                parameter.mul_(1.5)
+            source.train(training)
+            module = RelativeMultiheadAttention.from_multihead_attention(source, K)
+        assert type(module.in_proj_weight) is nn.Parameter and module.training is training
+        assert_close(module.eval()(x, x, x), source.eval()(x, x, x))
+
+    @pytest.mark.filterwarnings("ignore:Unsupported layer type")
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (lambda m: of_pytorch(Doubled), r"Doubled with another `forward`"),
+            (lambda m: of_pytorch(torch.ao.nn.quantizable.MultiheadAttention), "ao.nn.quantizable"),
+            (with_forward_of_the_instance, "another `forward`"),
+            (lambda m: with_lora(m, target_modules=["attn"]), "peft.*`merge_and_unload` of PEFT"),
+            (lambda m: with_lora(m, target_parameters=["attn.in_proj_weight"]), "peft.*ParamWrap"),
+            (lambda m: torch.compile(m, backend="eager"), "OptimizedModule.*`_orig_mod`"),
+            (lambda m: without(m, "in_proj_weight"), r"`in_proj_weight` .*\(24, 8\).*: None"),
+            (lambda m: without(m, "out_proj.weight"), r"`out_proj.weight` .*\(8, 8\).*: None"),
+            (in_integers, r"`out_proj.weight` .* floating-point .* torch.int8"),
+        ],
+    )
+    def test_unsupported_modules_are_named(self, change, message):
+        source = change(of_pytorch())
+        with pytest.raises(ValueError, match=message):
+            RelativeMultiheadAttention.from_multihead_attention(source, K)
+
+    @pytest.mark.parametrize("parametrized", [False, True])
+    def test_frozen_weights_stay_frozen(self, parametrized):
+        source = of_pytorch(dtype=torch.float64)
+        source.out_proj.to(torch.bfloat16)
+        if parametrized:
+            parametrizations.weight_norm(source, "in_proj_weight")
+        for name, parameter in source.named_parameters():
+            parameter.requires_grad = "in_proj" not in name
+        with torch.no_grad():
+            module = RelativeMultiheadAttention.from_multihead_attention(source, K)
+        found = {n: (p.requires_grad, p.dtype) for n, p in module.named_parameters()}
+        in_proj = dict.fromkeys(("in_proj_weight", "in_proj_bias"), (False, torch.float64))
+        others = "key_table", "value_table", "out_proj.weight", "out_proj.bias"
+        assert found == in_proj | dict.fromkeys(others, (True, torch.bfloat16))
+
+
 def test_flash_attention_has_linear_memory_at_any_length(run_log):
     x = inputs()
     expected = attention()(x, x, x, need_weights=False)[0]
@@ -310,13 +443,25 @@ def test_fully_masked_queries_are_zero(need_weights):
         ({"key_padding_mask": PADDING[:2]}, r"\[B, S\] = \[3, 7\]. Received: shape \(2, 7\)"),
         ({"attn_mask": CAUSAL[:4]}, r"\[T, S\] = \[7, 7\] or .* Received: shape \(4, 7\)"),
         ({"attn_mask": CAUSAL.long()}, r"`attn_mask` to be a bool or a float .* torch.int64"),
-        ({"key": torch.ones(7, 8)}, r"Expected `key` of shape \[B, T, D\]. Received: .*\(7, 8\)"),
+        ({"query": torch.ones(7, 8)}, r"`key` of shape \[S, Dk\] = \[\*, 8\].*\(3, 7, 8\)"),
+        ({"query": torch.ones(3, 7, 5)}, r"`query` of .* \[\*, \*, 8\]. Received: shape \(3, 7, 5"),
+        ({"key": torch.ones(7, 8)}, r"`key` of shape \[B, S, Dk\] = .*Received: shape \(7, 8\)"),
+        ({"key": torch.ones(2, 7, 8)}, r"`key` of .* \[3, \*, 8\]. Received: shape \(2, 7, 8\)"),
+        ({"value": torch.ones(3, 6, 8)}, r"`value` of .* \[3, 7, 8\]. Received: shape \(3, 6, 8\)"),
+        ({"value": torch.ones(3, 7, 8).long()}, r"`value` of a floating-point dtype. .*int64"),
     ],
 )
 def test_calls_raise(call, message):
     x = inputs()
     with pytest.raises(ValueError, match=message):
         attention()(**{"query": x, "key": x, "value": x} | call)
+
+
+def test_errors_name_the_axes_of_the_inputs():
+    x = inputs(batch_first=False)
+    message = r"`value` of shape \[S, B, Dv\] = \[7, 3, 8\]. Received: shape \(6, 3, 8\)"
+    with pytest.raises(ValueError, match=message):
+        attention(batch_first=False)(x, x, x[1:])
 
 
 def test_constructors_raise():
@@ -328,7 +473,7 @@ def test_constructors_raise():
             RelativeMultiheadAttention.from_multihead_attention(plain, K)
     with pytest.raises(ValueError, match="max_relative_position=-1"):
         attention(max_relative_position=-1)
-    with pytest.raises(ValueError, match="Received: Linear"):
+    with pytest.raises(ValueError, match="Received: torch.nn.modules.linear.Linear"):
         RelativeMultiheadAttention.from_multihead_attention(nn.Linear(8, 8), K)
 
 
@@ -340,6 +485,21 @@ class TestOfOneModule:
         file.seek(0)
         for each in (copy.deepcopy(module), torch.load(file, weights_only=False)):
             assert_close(each(x, x, x), expected, atol=0)
+
+    @pytest.mark.parametrize(
+        "options", [{}, {"share_heads": False, "kdim": 5}, {"use_key_table": False}], ids=str
+    )
+    def test_reset_initializes_all_parameters_after_the_meta_device(self, options):
+        module = attention(device="meta", **options).to_empty(device="cpu")
+        for parameter in module.parameters():
+            nn.init.constant_(parameter, float("nan"))
+        torch.manual_seed(5)
+        module.out_proj.reset_parameters()  # as PyTorch, which leaves this module to its own reset
+        module._reset_parameters()
+        torch.manual_seed(5)
+        options = {"max_relative_position": K} | options
+        expected = RelativeMultiheadAttention(8, HEADS, **options).state_dict()
+        assert_close(module.state_dict().values(), expected.values(), atol=0)
 
     def test_optimizer_made_before_the_first_call_trains_all_parameters(self):
         module, x = attention(), inputs()
