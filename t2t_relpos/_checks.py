@@ -207,9 +207,12 @@ def as_array(values):
 
 
 def integers(values, name):
-    """Raises ValueError if `values` are not of an integer dtype."""
+    """Raises ValueError if `values` are not of an integer dtype.
+
+    Floats are accepted while Keras builds a model with averaged batches. Cast them afterwards.
+    """
     dtype = keras.backend.standardize_dtype(values.dtype)
-    if "int" not in dtype:
+    if "int" not in dtype and not backend.is_building_from_averages():
         raise ValueError(
             f"Expected {name} of an integer dtype. Received: dtype {dtype}. "
             "Cast them with keras.ops.cast(..., 'int32')."
@@ -219,7 +222,8 @@ def integers(values, name):
 def boolean(mask, name):
     """Raises ValueError if a mask is not None, and neither boolean nor an integer mask.
 
-    Known negative values are those of an additive bias, which a cast to bool would invert.
+    Known negative values are those of an additive bias, which a cast to bool would invert. Floats
+    are accepted while Keras builds a model with averaged batches. Cast masks afterwards.
     """
     if mask is None:
         return
@@ -234,6 +238,8 @@ def boolean(mask, name):
         if low is None or low >= 0:
             return
         received += f" with values from {low} to {high}"
+    elif backend.is_building_from_averages():
+        return
     raise ValueError(
         f"Expected `{name}` to be boolean, True = attend. Received: {received}. Convert an "
         "additive bias (0 and -1e9) with `bias == 0`, and a mask of 1.0 and 0.0 with "
