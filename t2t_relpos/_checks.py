@@ -84,6 +84,20 @@ def is_count(value):
     return is_integer(value) and value >= 0
 
 
+def layer_index(value, name, count):
+    """Returns an index of one of `count` layers as an int from 0.
+
+    Raises:
+        ValueError: if the value is not an integer from -count to count - 1.
+    """
+    if not is_integer(value) or not -count <= value < count:
+        raise ValueError(
+            f"Expected `{name}` to be an int from {-count} to {count - 1}, the index of one of "
+            f"{count} layers. Received: {name}={value!r}."
+        )
+    return int(value) % count
+
+
 def plain(value):
     """Returns a NumPy scalar as a Python number, a JSON type, and other values unchanged."""
     return value.item() if isinstance(value, np.generic) else value
