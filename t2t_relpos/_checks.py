@@ -8,6 +8,7 @@ import numpy as np
 from t2t_relpos import backend
 
 LARGEST_POSITION = 2**31 - 1
+EMBED_IDS = "Embed token ids first, for example with `TokenEmbedding`."
 
 
 def positive_int(value, name):
@@ -146,10 +147,8 @@ def check(values, name, spec, dtype=None, sizes=None, *, broadcast="", advice=""
         boolean(values, name)
     elif dtype == "int":
         integers(values, f"`{name}`")
-    elif dtype == "float" and "float" not in keras.backend.standardize_dtype(values.dtype):
-        raise ValueError(
-            f"Expected `{name}` of a floating-point dtype. Received: dtype {values.dtype}."
-        )
+    elif dtype == "float":
+        floats(values, name)
     return sizes
 
 
@@ -218,6 +217,14 @@ def _text(spec, sizes):
 def as_array(values):
     """Returns an array of Python values. Tensors, arrays and variables are returned unchanged."""
     return values if hasattr(values, "dtype") else np.asarray(values)
+
+
+def floats(values, name, advice=""):
+    """Raises ValueError if `values` are not of a floating-point dtype."""
+    dtype = keras.backend.standardize_dtype(values.dtype)
+    if "float" not in dtype:
+        received = f"dtype {dtype}. {advice}".rstrip()
+        raise ValueError(f"Expected `{name}` of a floating-point dtype. Received: {received}")
 
 
 def integers(values, name):
