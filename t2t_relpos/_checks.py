@@ -8,6 +8,7 @@ import numpy as np
 from t2t_relpos import backend
 
 LARGEST_POSITION = 2**31 - 1
+EMBED_IDS = "Embed token ids first, for example with `TokenEmbedding`."
 
 
 def positive_int(value, name):
@@ -84,6 +85,20 @@ def is_count(value):
     return is_integer(value) and value >= 0
 
 
+def layer_index(value, name, count):
+    """Returns an index of one of `count` layers as an int from 0.
+
+    Raises:
+        ValueError: if the value is not an integer from -count to count - 1.
+    """
+    if not is_integer(value) or not -count <= value < count:
+        raise ValueError(
+            f"Expected `{name}` to be an int from {-count} to {count - 1}, the index of one of "
+            f"{count} layers. Received: {name}={value!r}."
+        )
+    return int(value) % count
+
+
 def plain(value):
     """Returns a NumPy scalar as a Python number, a JSON type, and other values unchanged."""
     return value.item() if isinstance(value, np.generic) else value
@@ -132,10 +147,8 @@ def check(values, name, spec, dtype=None, sizes=None, *, broadcast="", advice=""
         boolean(values, name)
     elif dtype == "int":
         integers(values, f"`{name}`")
-    elif dtype == "float" and "float" not in keras.backend.standardize_dtype(values.dtype):
-        raise ValueError(
-            f"Expected `{name}` of a floating-point dtype. Received: dtype {values.dtype}."
-        )
+    elif dtype == "float":
+        floats(values, name)
     return sizes
 
 
@@ -206,10 +219,21 @@ def as_array(values):
     return values if hasattr(values, "dtype") else np.asarray(values)
 
 
-def integers(values, name):
-    """Raises ValueError if `values` are not of an integer dtype."""
+def floats(values, name, advice=""):
+    """Raises ValueError if `values` are not of a floating-point dtype."""
     dtype = keras.backend.standardize_dtype(values.dtype)
-    if "int" not in dtype:
+    if "float" not in dtype:
+        received = f"dtype {dtype}. {advice}".rstrip()
+        raise ValueError(f"Expected `{name}` of a floating-point dtype. Received: {received}")
+
+
+def integers(values, name):
+    """Raises ValueError if `values` are not of an integer dtype.
+
+    Floats are accepted while Keras builds a model with averaged batches. Cast them afterwards.
+    """
+    dtype = keras.backend.standardize_dtype(values.dtype)
+    if "int" not in dtype and not backend.is_building_from_averages():
         raise ValueError(
             f"Expected {name} of an integer dtype. Received: dtype {dtype}. "
             "Cast them with keras.ops.cast(..., 'int32')."
@@ -220,7 +244,8 @@ def boolean(mask, name):
     """Raises ValueError if a mask is not None, and neither boolean nor integers of 0 and 1.
 
     A cast to bool would invert an additive bias, of 0 and a large negative number. Integers in a
-    graph are unknown.
+    graph are unknown. Floats are accepted while Keras builds a model with averaged batches. Cast
+    masks afterwards.
     """
     if mask is None:
         return
@@ -235,6 +260,8 @@ def boolean(mask, name):
         if low is None or 0 <= low <= high <= 1:
             return
         received += f" with values from {low} to {high}"
+    elif backend.is_building_from_averages():
+        return
     raise ValueError(
         f"Expected `{name}` to be boolean, True = attend. Received: {received}. Convert an "
         "additive bias (0 and -1e9) with `bias == 0`, and a mask of 1.0 and 0.0 with "

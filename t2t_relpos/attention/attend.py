@@ -442,7 +442,7 @@ class AttentionCall:
     def pair_ids(self):
         """Returns the relative ids `[T, S]` or `[B, T, S]`."""
         if self.relative_ids is not None:
-            return self.relative_ids
+            return ops.cast(self.relative_ids, "int32")
         lengths = self.length_q, self.length_k
         return relative_ids(*lengths, self.distances, self.query_offset)
 

@@ -128,6 +128,15 @@ def is_portable():
     return is_in_portable() or running_export_format() in FORMATS
 
 
+def is_building_from_averages():
+    """Returns whether Keras builds a model with the mean of a batch over several replicas.
+
+    On TensorFlow, `fit` and `evaluate` do so within a strategy. Integers are floats then. The
+    traced outputs give shapes only.
+    """
+    return False
+
+
 def check_exported_lengths(layer, *sizes):
     """Raises ValueError if JAX exports a layer with symbolic sizes to one of `FORMATS`.
 

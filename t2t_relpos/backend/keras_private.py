@@ -127,14 +127,20 @@ def attention_projections(attention):
 
 
 def running_export_format():
-    """Returns the argument `format` of the running `keras.Model.export`, or None.
+    """Returns the argument `format` of the running `keras.Model.export`, or None."""
+    variables = variables_of_running(_EXPORT)
+    return None if variables is None else variables["format"]
 
-    Layers can't query Keras for a running export, so the call stack is searched for it.
+
+def variables_of_running(code):
+    """Returns the local variables of the innermost running call of a function, or None.
+
+    Layers can't query Keras for the method that calls them, so the call stack is searched for it.
     """
     frame = inspect.currentframe()
-    while frame is not None and frame.f_code is not _EXPORT:
+    while frame is not None and frame.f_code is not code:
         frame = frame.f_back
-    return None if frame is None else frame.f_locals["format"]
+    return None if frame is None else frame.f_locals
 
 
 def _attribute(instance, name, owner):

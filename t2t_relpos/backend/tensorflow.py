@@ -8,6 +8,7 @@ from keras import ops
 
 from t2t_relpos.backend import keras_ops
 from t2t_relpos.backend.keras_ops import MASKED_SCORE, accumulation_dtype
+from t2t_relpos.backend.keras_private import changed, variables_of_running
 
 
 def _changed(name):
@@ -29,6 +30,12 @@ try:
 except ImportError as error:
     raise _changed("control_flow_util.GraphOrParentsInXlaContext") from error
 _never_inlined(lambda: None)
+try:
+    # Reduces the first batch of `fit` and `evaluate` over the replicas, by strategy.reduce("MEAN"),
+    # and builds the model with the result.
+    _BUILD = keras.Model._maybe_symbolic_build.__code__
+except AttributeError as error:
+    raise changed("_maybe_symbolic_build of keras.Model") from error
 
 __all__ = [
     "as_tensor",
@@ -41,6 +48,7 @@ __all__ = [
     "dropout_factors",
     "has_dynamic_shapes",
     "hide_constant",
+    "is_building_from_averages",
     "is_compiled",
     "is_compiled_by_xla",
     "is_portable",
@@ -74,6 +82,14 @@ def is_portable():
     if tf.executing_eagerly():
         return keras_ops.is_in_portable()
     return keras_ops.is_portable()
+
+
+def is_building_from_averages():
+    build = variables_of_running(_BUILD)
+    # The batch of `train_on_batch` has no iterator, and is not reduced.
+    if build is None or build["iterator"] is None:
+        return False
+    return build["self"].distribute_strategy.num_replicas_in_sync > 1
 
 
 def compile_function(model, function, *, jit_compile):

@@ -18,6 +18,8 @@ from t2t_relpos.layers.layer_mixin import (
     traced_output_spec,
 )
 
+_SELF_ATTENTION = "For self-attention, pass the same tensor as both: layer(x, x)."
+
 
 class AttentionBase(LayerMixin, keras.layers.Layer):
     """Projections, heads and dropout of an attention layer, without the attention itself.
@@ -105,6 +107,11 @@ class AttentionBase(LayerMixin, keras.layers.Layer):
         shape = (None, None, input_shape[-1])
         return self._projection(name, INTO_HEADS, (None, self.num_heads, depth), shape, activation)
 
+    def __call__(self, *args, **kwargs):
+        if len(args) < 2 and "value" not in kwargs:
+            raise TypeError(f"Expected `query` and `value`. {_SELF_ATTENTION}")
+        return super().__call__(*args, **kwargs)
+
     def _check_inputs(self, *shapes, same_batch=True):
         """Checks the shapes of query, value and key. Returns sizes by the name of the axis."""
         sizes = {}
@@ -112,7 +119,8 @@ class AttentionBase(LayerMixin, keras.layers.Layer):
             projections = {"D": self.query_dense, "Dv": self.value_dense, "Dk": self.key_dense}
             sizes = {name: dense.input_spec.axes[-1] for name, dense in projections.items()}
         for (name, axes), shape in zip(self._INPUTS.items(), shapes, strict=True):
-            sizes = _checks.check_shape(shape, name, axes, sizes, advice=self._SHAPE_ADVICE)
+            advice = _checks.EMBED_IDS if len(shape) == 2 else self._SHAPE_ADVICE
+            sizes = _checks.check_shape(shape, name, axes, sizes, advice=advice)
             if not same_batch:
                 sizes.pop("B", None)
         return sizes
@@ -127,8 +135,7 @@ class AttentionBase(LayerMixin, keras.layers.Layer):
         for name, x in zip(self._INPUTS, inputs):
             if x is None:
                 raise ValueError(
-                    f"Expected `{name}` to be a tensor. Received: None. For self-attention, pass "
-                    "the same tensor as `query` and `value`."
+                    f"Expected `{name}` to be a tensor. Received: None. {_SELF_ATTENTION}"
                 )
         sizes = self._check_inputs(*(x.shape for x in inputs))
         for (name, axes), mask in zip(self._INPUTS.items(), padding_masks, strict=True):

@@ -122,7 +122,7 @@ class _PositionEncoding(LayerMixin, keras.layers.Layer):
 
     def compute_output_spec(self, inputs, start=0, positions=None):
         # Not the result of a traced call: on PyTorch, its length would be arbitrary.
-        _check_arguments(inputs.shape, start, positions)
+        _check_arguments(inputs, start, positions)
         return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
 
 
@@ -246,7 +246,7 @@ class LearnedPositionEmbedding(_PositionEncoding):
 
 def _positions(inputs, start, positions):
     """Returns int32 positions `[T]`, or `[B, 1, ..., T]` if batch entries differ."""
-    _check_arguments(inputs.shape, start, positions)
+    _check_arguments(inputs, start, positions)
     if positions is None:
         positions = arange(ops.shape(inputs)[-2])
         start = ops.cast(start, "int32")
@@ -258,9 +258,11 @@ def _positions(inputs, start, positions):
     return ops.expand_dims(positions, inner_axes)
 
 
-def _check_arguments(shape, start, positions):
-    """Raises ValueError if the arguments of a call contradict each other or have wrong shapes."""
+def _check_arguments(inputs, start, positions):
+    """Raises ValueError if arguments contradict each other, or have wrong shapes or dtypes."""
+    shape = inputs.shape
     _check_rank(shape)
+    _checks.floats(inputs, "inputs", _checks.EMBED_IDS)
     sizes = {"B": shape[0] if len(shape) > 2 else None, "T": shape[-2]}
     per_entry = False
     if positions is not None:

@@ -1,11 +1,13 @@
 """What all layers share: calls as Keras requires them, and the settings of sublayers."""
 
+import inspect
 import re
 
 import keras
 from keras import ops
 
 from t2t_relpos import _checks, backend
+from t2t_relpos._suggestions import did_you_mean
 from t2t_relpos.backend import keras_private
 
 
@@ -14,6 +16,10 @@ class LayerMixin:
 
     It has to precede `keras.layers.Layer` in the list of base classes.
     """
+
+    def __init__(self, *args, **kwargs):
+        _check_spelling(type(self), kwargs)
+        super().__init__(*args, **kwargs)
 
     def __call__(self, *args, **kwargs):
         backend.check_inputs_dense(self, (args, kwargs))
@@ -55,6 +61,19 @@ class LayerMixin:
             )
         message = f"{type(self).__name__!r} object has no attribute {name!r}{hint}"
         raise AttributeError(message, name=name, obj=self)
+
+
+def _check_spelling(cls, arguments):
+    """Raises ValueError if an argument is a misspelled one of the constructors of a class.
+
+    Keras reports other unknown arguments.
+    """
+    signatures = (inspect.signature(base.__init__) for base in cls.__mro__)
+    names = dict.fromkeys(name for each in signatures for name in each.parameters)
+    for name in arguments.keys() - names.keys():
+        hint = did_you_mean(name, list(names))
+        if hint:
+            raise ValueError(f"{cls.__name__} has no argument {name!r}.{hint}")
 
 
 def _without_mask(value):

@@ -119,7 +119,8 @@ class TransformerBlock(LayerMixin, keras.layers.Layer):
         sizes = {}
         if self.built:
             sizes["D"] = self.self_attention.query_dense.input_spec.axes[-1]
-        _checks.check_shape(shape, name, "B T D", sizes)
+        advice = _checks.EMBED_IDS if len(shape) == 2 else ""
+        _checks.check_shape(shape, name, "B T D", sizes, advice=advice)
         if None in (self.key_dim, self.value_dim) and shape[-1] % self.num_heads:
             raise ValueError(
                 "Expected `num_heads` to divide the width of the inputs, or both `key_dim` and "

@@ -94,7 +94,7 @@ class GenerationMixin:
         _check_no_settings(unknown)
         sampler = get_sampler(self._default_sampler if sampler == "auto" else sampler)
         jit_compile = _resolve_jit_compile(jit_compile)
-        source = _as_ids(source)
+        source = _as_ids(source, "`source`, the prompts," if self._continues_source else "`source`")
         # A compiled search can't check ids.
         _checks.token_ids(source, self._source_vocab_size)
         stop_token_ids = _stop_ids(stop_token_ids, self.vocab_size)
@@ -380,11 +380,20 @@ def _pad(array, shape):
     return np.pad(array, [(0, size - old) for size, old in zip(shape, array.shape)])
 
 
-def _as_ids(source):
-    """Returns `source` as a NumPy array of rank 2. Raises ValueError if it has another rank."""
-    expected = "Expected `source` to be int ids of shape [batch, length]"
+def _as_ids(source, name):
+    """Returns ids as a NumPy array of rank 2.
+
+    Raises:
+        ValueError: if they have another rank, or are no numbers. `name` is their name in the error.
+    """
+    expected = f"Expected {name} to be int ids of shape [batch, length]"
     if isinstance(source, dict):
         raise ValueError(f"{expected}. Received: a dict. Pass the ids of the source only.")
+    tokenize = (
+        "Tokenize texts, and pad rows with keras.utils.pad_sequences(source, padding='post')."
+    )
+    if any(isinstance(x, (str, bytes)) for x in keras.tree.flatten(source)):
+        raise ValueError(f"{expected}, padded with 0. Received: text. {tokenize}")
     try:
         if not isinstance(source, np.ndarray):  # PyTorch has no tensors of every dtype of NumPy.
             source = np.asarray(ops.convert_to_numpy(ops.convert_to_tensor(source)))
@@ -395,10 +404,7 @@ def _as_ids(source):
             "with keras.utils.pad_sequences(source, padding='post')."
         ) from error
     if source.dtype.kind in "OSU":  # Keras has no such dtypes.
-        raise ValueError(
-            f"{expected}, padded with 0. Received: dtype {source.dtype}. Tokenize texts, and pad "
-            "rows with keras.utils.pad_sequences(source, padding='post')."
-        )
+        raise ValueError(f"{expected}, padded with 0. Received: dtype {source.dtype}. {tokenize}")
     if source.ndim != 2:
         raise ValueError(f"{expected}. Received: shape {source.shape}.")
     return source

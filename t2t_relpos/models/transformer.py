@@ -165,18 +165,16 @@ class Transformer(GenerationMixin, LayerMixin, keras.Model):
 
         Args:
             inputs: as in a call of the model.
-            attention_layer: index of a decoder layer, from 0. Default: None, no weights.
+            attention_layer: index of a decoder layer, from 0. Negative ones count from the last
+                layer. Default: None, no weights.
             training: whether dropout is applied. Default: Keras's training mode.
 
         Raises:
             ValueError: if there is no such layer.
         """
-        count = len(self.decoder_layers)
-        if attention_layer is not None and attention_layer not in range(count):
-            raise ValueError(
-                f"Expected `attention_layer` to be None or an int from 0 to {count - 1}. Received: "
-                f"{attention_layer!r}."
-            )
+        if attention_layer is not None:
+            count = len(self.decoder_layers)
+            attention_layer = _checks.layer_index(attention_layer, "attention_layer", count)
         states, attention = self._decode(inputs, attention_layer, training=training)
         return self._logits(states), attention
 
@@ -303,8 +301,8 @@ class Transformer(GenerationMixin, LayerMixin, keras.Model):
             alpha: exponent of the length penalty. With the same value, scores are equal to those
                 of `beam_search`.
             return_alignments: whether to return (`TokenScores`, alignments).
-            layer: index of the decoder layer whose cross-attention gives the alignments. Default:
-                the last.
+            layer: index of the decoder layer whose cross-attention gives the alignments, from 0.
+                Negative ones count from the last layer. Default: None, the last layer.
 
         Returns:
             `TokenScores`, or (`TokenScores`, alignments float32 `[B, T, S]`). Alignments are the
@@ -327,7 +325,8 @@ class Transformer(GenerationMixin, LayerMixin, keras.Model):
         """
         number = None
         if return_alignments:
-            number = _number_of(layer, len(self.decoder_layers))
+            number = -1 if layer is None else layer
+            number = _checks.layer_index(number, "layer", len(self.decoder_layers))
         elif layer is not None:
             raise ValueError(
                 "Expected `layer` only with `return_alignments=True`: it selects the alignments. "
@@ -411,14 +410,3 @@ def block_arguments(config):
         "use_key_table": config.relative and config.use_key_table,
         "use_value_table": config.relative and config.use_value_table,
     }
-
-
-def _number_of(layer, layers):
-    """Returns the index of a layer, counted from 0."""
-    number = -1 if layer is None else layer
-    if not isinstance(number, int) or not -layers <= number < layers:
-        raise ValueError(
-            f"Expected `layer` to be an int from {-layers} to {layers - 1}: the decoder has "
-            f"{layers} layers. Received: {layer!r}"
-        )
-    return number % layers

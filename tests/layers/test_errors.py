@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from layer_cases import CASES, random_inputs
 
-from t2t_relpos import layers
+from t2t_relpos import CausalLM, layers
 
 X, Y = np.ones((3, 7, 6), "float32"), np.ones((3, 11, 6), "float32")
 GRID = np.ones((3, 6, 4, 6), "float32")
@@ -102,6 +102,10 @@ WRONG_CACHES = [
     )
 ]
 POSITIONS = [
+    (
+        {"inputs": INTS((2, 3))},
+        "`inputs` of a floating-point dtype. Received: dtype int32. Embed token ids first",
+    ),
     ({"positions": np.arange(2)}, "`positions` of shape [T] = [3] or [B, T] = [2, 3]"),
     ({"positions": np.arange(3.0)}, "`positions` of an integer dtype. Received: dtype float"),
     ({"positions": np.arange(3) * 1j}, "`positions` of an integer dtype. Received: dtype comp"),
@@ -121,6 +125,10 @@ ERRORS = {
         ({"value": Y[..., :5]}, VALUE),
         ({"value": None}, "`value` to be a tensor. Received: None. For self-attention"),
         ({"query": X[None]}, "`query` of shape [B, T, D] = [*, *, 6]"),
+        (
+            {"query": INTS((3, 7))},
+            "`query` of shape [B, T, D] = [*, *, 6]. Received: shape (3, 7). Embed token ids first",
+        ),
         ({"key": X}, "`key` of shape [B, S, Dk] = [3, 11, 6]"),
         ({"attention_mask": np.ones((2, 7, 11), bool)}, f"`attention_mask` of shape {PAIRS}"),
         ({"attention_mask": np.full((7, 11), -9)}, "`attention_mask` to be boolean"),
@@ -290,7 +298,7 @@ def test_calls_report_invalid_arguments(name, arguments, words):
 @pytest.mark.parametrize("name", ["sinusoids", "positions"])
 def test_symbolic_positions_report_invalid_arguments(name, row):
     with expected(row[1]):
-        CALLS[name](inputs=keras.Input((3, 4), batch_size=2), **row[0])
+        CALLS[name](**{"inputs": keras.Input((3, 4), batch_size=2)} | row[0])
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -455,3 +463,30 @@ def test_symbolic_relations_report_their_dtype_and_shape(dtype):
         made("relations")(nodes, nodes, relations=keras.Input((None, None), dtype=dtype))
     with expected("`relations` of shape [B, T, S]"):
         made("relations")(nodes, nodes, relations=keras.Input((None, None, 2), dtype="int32"))
+
+
+@pytest.mark.parametrize("name", ["relative", "v2", "2d", "local", "relations"])
+@pytest.mark.parametrize("arguments, named", [((X,), {}), ((), {"query": X})])
+def test_attention_without_a_value(name, arguments, named):
+    message = r"`query` and `value`. For self-attention, .* as both: layer\(x, x\)."
+    with pytest.raises(TypeError, match=message):
+        made(name)(*arguments, **named)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        functools.partial(layers.RelativeMultiHeadAttention, 2, 3),
+        functools.partial(layers.RelativeMultiHeadAttentionV2, 2, 3, 4),
+        functools.partial(layers.TransformerEncoder, 7, 2),
+        functools.partial(layers.TransformerDecoder, 7, 2),
+        functools.partial(CausalLM, 11, 1, 6, 7, 2),
+    ],
+    ids=lambda make: make.func.__name__,
+)
+def test_a_misspelled_argument_has_a_suggestion(make):
+    message = "no argument 'max_relative_positions'. Did you mean 'max_relative_position'?"
+    with pytest.raises(ValueError, match=re.escape(f"{make.func.__name__} has {message}")):
+        make(max_relative_positions=8)
+    with pytest.raises(ValueError, match="Unrecognized keyword arguments .* {'other': 8}"):
+        make(other=8)

@@ -197,12 +197,28 @@ PROMPTS = r"Expected prompts with padding \(0\) at their end only, .* Received: 
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"source": SOURCE[0]}, "Expected `source` to be int ids of shape .* shape .9,"),
+        (
+            {"source": SOURCE[0]},
+            "Expected `source`, the prompts, to be int ids of shape .* shape .9,",
+        ),
         ({"source": SOURCE * 1.0}, "Expected token ids of an integer dtype"),
-        ({"source": SOURCE.astype(str)}, "Expected `source` to be int ids .* dtype <U"),
-        ({"source": SOURCE.astype(object)}, "Expected `source` to be int ids .* dtype object"),
-        ({"source": {"inputs": SOURCE}}, "Expected `source` to be int ids .* a dict. Pass"),
-        ({"source": [[5, 7], [3]]}, "Expected `source` to be int ids .* a list that can't be"),
+        (
+            {"source": SOURCE.astype(str)},
+            "Expected `source`, the prompts, to be int ids .* dtype <U",
+        ),
+        (
+            {"source": SOURCE.astype(object)},
+            "Expected `source`, the prompts, to be int ids .* dtype object",
+        ),
+        (
+            {"source": {"inputs": SOURCE}},
+            "Expected `source`, the prompts, to be int ids .* a dict. Pass",
+        ),
+        (
+            {"source": [[5, 7], [3]]},
+            "Expected `source`, the prompts, to be int ids .* a list that can't be",
+        ),
+        ({"source": ["a text"]}, "`source`, the prompts, .* Received: text. Tokenize texts"),
         ({"source": SOURCE + 9}, r"Expected token ids in \[0, 11\)"),
         ({"max_length": 0}, "Expected `max_length` to be a positive integer"),
         ({"max_length": 3}, "Expected `max_length` of at least 9, because"),

@@ -1,5 +1,7 @@
 """Tests scores and alignments of sentence pairs."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -59,25 +61,32 @@ def test_results_of_a_bfloat16_model_are_float32():
     np.testing.assert_allclose(low[0].scores, exact[0].scores, rtol=0.05)
 
 
-LAYERS = "Expected `layer` to be an int from -3 to 2: the decoder has 3 layers. Received: "
+@pytest.mark.parametrize("layer", [3, -4, 1.0, True, "x"])
+@pytest.mark.parametrize("name", ["layer", "attention_layer"])
+def test_an_invalid_layer_is_rejected(name, layer):
+    model = make_transformer()
+    message = (
+        f"Expected `{name}` to be an int from -3 to 2, the index of one of 3 layers. "
+        f"Received: {name}={layer!r}."
+    )
+    with pytest.raises(ValueError, match=re.escape(message)):
+        if name == "layer":
+            model.score(SOURCE, TARGETS, return_alignments=True, layer=layer)
+        else:
+            model.logits_and_attention(BATCH, attention_layer=layer)
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ({"layer": 3, "return_alignments": True}, f"{LAYERS}3"),
-        ({"layer": -4, "return_alignments": True}, f"{LAYERS}-4"),
-        ({"layer": 1.0, "return_alignments": True}, f"{LAYERS}1.0"),
-        ({"layer": 0}, "Expected `layer` only with `return_alignments=True`.*Received: layer=0"),
-    ],
-)
-def test_score_rejects_an_invalid_layer(arguments, message):
+def test_score_rejects_a_layer_without_alignments():
+    message = "Expected `layer` only with `return_alignments=True`.*Received: layer=0"
     with pytest.raises(ValueError, match=message):
-        make_transformer().score(SOURCE, TARGETS, **arguments)
+        make_transformer().score(SOURCE, TARGETS, layer=0)
 
 
-@pytest.mark.parametrize("layer", [3, -1, "x"])
-def test_logits_and_attention_rejects_an_invalid_layer(layer):
-    message = f"Expected `attention_layer` to be None or an int from 0 to 2. Received: {layer!r}."
-    with pytest.raises(ValueError, match=message):
-        make_transformer().logits_and_attention(BATCH, attention_layer=layer)
+@pytest.mark.parametrize("layer", [1, -2, np.int64(1), np.int32(-2)], ids=repr)
+def test_both_arguments_take_the_same_indices(layer):
+    model = make_transformer()
+    _, alignments = model.score(SOURCE, TARGETS, return_alignments=True, layer=layer)
+    _, attention = model.logits_and_attention(BATCH, attention_layer=layer)
+    _, expected = model.logits_and_attention(BATCH, attention_layer=1)
+    np.testing.assert_array_equal(attention, expected)
+    np.testing.assert_allclose(alignments, ops.mean(expected, axis=1), atol=1e-6)
