@@ -7,6 +7,9 @@ import keras
 from t2t_relpos import _checks
 from t2t_relpos.attention import dispatch
 from t2t_relpos.attention.attend import AttentionCall
+from t2t_relpos.attention.dropout import AttentionDropout
+from t2t_relpos.attention.masks import combine_masks
+from t2t_relpos.backend import as_tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,10 +54,11 @@ def explain(length_q, length_k=None, max_relative_position=16, *, dropout=0.0, *
         length_q: number of queries T. None: unknown, as in a graph that is traced for all lengths.
         length_k: number of keys S. Default: T.
         max_relative_position: clipping distance K, or a pair (left, right). None: no tables.
-        dropout: rate of an `AttentionDropout`. Default: 0.0.
-        **options: `causal`, `query_offset`, `sliding_window`, `return_weights` and `rematerialize`,
-            as in `attend`. `offset_per_entry`: whether each batch entry has its own query offset.
-            `ids_rank`: rank of `relative_ids`. `has_bias`: whether there is a `bias`.
+        dropout: as in `attend`, or the rate of an `AttentionDropout`. Default: 0.0.
+        **options: `mask`, `query_mask`, `key_mask`, `bias`, `causal`, `query_offset`,
+            `sliding_window`, `relative_ids`, `return_weights` and `rematerialize`, as in `attend`.
+            Without tensors, `has_bias`: whether there is a `bias`. `ids_rank`: rank of
+            `relative_ids`. `offset_per_entry`: whether each batch entry has its own query offset.
             `seeded_dropout`: False for a dropout function.
             `share_heads`: False for a table per head. `dtype`: that of queries, by default
             `keras.config.floatx()`. `key_dim`: H, by default 64. `value_dim`: Hv, by default
@@ -83,8 +87,9 @@ def explain(length_q, length_k=None, max_relative_position=16, *, dropout=0.0, *
     >>> in_graph.chosen, in_graph.otherwise
     ('full_matrix', ('scanned_blocks',))
     """
-    # The fields that are neither positional arguments nor tensors.
+    # The fields that are neither positional arguments nor tensors, and the tensors of `attend`.
     names = [x.name for x in dataclasses.fields(AttentionCall) if x.kw_only and x.repr]
+    names += _TENSORS
     for name in options:
         if name not in names:
             raise ValueError(
@@ -98,8 +103,7 @@ def explain(length_q, length_k=None, max_relative_position=16, *, dropout=0.0, *
         None
         if max_relative_position is None
         else _checks.max_relative_position(max_relative_position),
-        dropout=_checks.rate(dropout, "dropout") or None,
-        **_checked_options(options),
+        **_checked_options(_without_tensors(options) | _dropout_fields(dropout)),
     )
     rows = [candidate.implementation for candidate in dispatch.select(call)]
     chosen, *otherwise = [row.name for row in rows]
@@ -127,6 +131,32 @@ def _length(length, name):
             f"Received: {name}={length!r}."
         )
     return int(length)
+
+
+_TENSORS = "mask", "query_mask", "key_mask", "bias", "relative_ids"
+
+
+def _without_tensors(options):
+    """Returns options with fields of an `AttentionCall` for the tensors of `attend`.
+
+    Masks remain: implementations differ in the shapes that they support.
+    """
+    options, (mask, _, key_mask, bias, ids) = dict(options), map(options.get, _TENSORS)
+    fields = {"mask": combine_masks(as_tensor(mask)), "key_mask": as_tensor(key_mask)}
+    if bias is not None:
+        fields["has_bias"] = True
+    if ids is not None:
+        fields["ids_rank"] = len(as_tensor(ids).shape)
+    return {name: x for name, x in options.items() if name not in _TENSORS} | fields
+
+
+def _dropout_fields(dropout):
+    """Returns the fields of an `AttentionCall` for a dropout of `attend`, or for a rate."""
+    if isinstance(dropout, AttentionDropout):
+        return {"dropout": dropout}
+    if callable(dropout):
+        return {"dropout": dropout, "seeded_dropout": False}
+    return {"dropout": None if dropout is None else _checks.rate(dropout, "dropout") or None}
 
 
 def _checked_options(options):

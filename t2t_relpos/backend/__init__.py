@@ -15,12 +15,13 @@ except ModuleNotFoundError as error:
     if error.name not in known:
         raise
     installed = [name for name in known if importlib.util.find_spec(name)]
+    # Not the traceback within Keras, which would hide the message.
     raise ImportError(
         f"Expected the package {error.name}, the backend of Keras. Received: an environment "
         f"without it. Install it: pip install 't2t-relpos[{error.name}]'. Or set the environment "
         f"variable KERAS_BACKEND to {' or '.join(installed or known)}.",
         name=error.name,
-    ) from error
+    ) from None
 
 from t2t_relpos.backend.keras_ops import *  # noqa: F403
 

@@ -6,6 +6,7 @@ import pytest
 
 from t2t_relpos.attention import attend, dispatch, explain, portable
 from t2t_relpos.attention.attend import AttentionCall
+from t2t_relpos.attention.dropout import AttentionDropout
 
 CPU = {"backend": "tensorflow", "xla": False, "device": "cpu"}
 XLA = {"backend": "tensorflow", "xla": True, "device": "gpu"}
@@ -276,6 +277,37 @@ def test_explain_raises_the_errors_of_attend(options):
 def test_explain_reads_offsets_as_attend():
     assert explain(64, query_offset=np.array([3, 4])).chosen == "by_id"
     assert explain(64, query_offset=0, **TORCH, rematerialize=np.True_).chosen == "flash"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"bias": np.zeros((300, 300), "float32")},
+        {"bias": None},
+        {"mask": np.ones((300, 300), bool)},
+        {"mask": np.ones((2, 1, 300), bool)},
+        {"key_mask": np.ones((2, 300), bool), "query_mask": np.ones((2, 300), bool)},
+        {"relative_ids": np.zeros((2, 300, 300), "int32")},
+        {"relative_ids": [[0] * 300] * 300},
+        {"dropout": lambda weights: weights},
+        {"dropout": AttentionDropout(0.1)},
+        {"dropout": None, "query_offset": 1},
+    ],
+    ids=str,
+)
+def test_explain_takes_the_arguments_of_attend(options, run_log, draw):
+    options = {"return_weights": False, **options}
+    attend(*draw(300, 300, 2, value_dim=5), **options)
+    assert run_log == [explain(300, max_relative_position=2, key_dim=5, **options).chosen]
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"query_offset": 3}], ids=str)
+def test_explain_chooses_by_the_distances_that_occur(options, run_log, draw):
+    options = {"return_weights": False, **options}
+    attend(*draw(101, 101, 1000), **options)
+    explanations = [explain(101, max_relative_position=k, **options) for k in (105, 1000)]
+    assert explanations[0] == explanations[1]
+    assert run_log == [explanations[0].chosen]
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,23 @@ import pkgutil
 
 import keras
 import pytest
+from subprocesses import environment, run_python
 
 from t2t_relpos import backend
 from t2t_relpos.backend import keras_ops
+
+WITHOUT_TENSORFLOW = """
+import importlib, traceback
+from importlib.machinery import PathFinder
+
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *args: None if name == "tensorflow" else find(name, *args)
+for name in ("attention", "decoding", "layers", "models", "t2t"):
+    try:
+        importlib.import_module(f"t2t_relpos.{name}")
+    except ImportError:
+        print(traceback.format_exc())
+"""
 
 NAME = keras.backend.backend()
 of_backend = importlib.import_module(f"t2t_relpos.backend.{NAME}")
@@ -29,6 +43,17 @@ def test_flash_kernels_have_the_same_functions():
     for name in ("has_masks", "forward", "backward"):
         signatures = (inspect.signature(getattr(m, name)) for m in (plain, backend.flash_kernel))
         assert len({tuple(each.parameters) for each in signatures}) == 1, name
+
+
+def test_error_without_the_backend_is_short():
+    """Without the traceback within Keras."""
+    variables = {k: x for k, x in environment().items() if k != "KERAS_BACKEND"}
+    errors = run_python("-c", WITHOUT_TENSORFLOW, env=variables).stdout.strip().split("\n\n")
+    message = "ImportError: Expected the package tensorflow, the backend of Keras. Received: an env"
+    assert len(errors) == 5
+    for error in errors:
+        assert error.startswith("Traceback") and error.count("\n") < 20
+        assert error.splitlines()[-1].startswith(message) and error.endswith("torch.")
 
 
 PRIVATE = {
