@@ -108,8 +108,8 @@ def from_transformers(module_or_state, *, max_relative_position=None, key_table=
         A built `RelativeMultiHeadAttention`. The tables of VITS get a row of zeros at both ends.
 
     Raises:
-        ValueError: if a required argument or a weight is missing. LoRA and quantization rename
-            weights.
+        ValueError: if a required argument or a weight is missing, or the state has other names.
+            LoRA, pruning, parametrizations and quantization rename weights.
 
     Example:
     >>> import numpy as np
@@ -124,7 +124,9 @@ def from_transformers(module_or_state, *, max_relative_position=None, key_table=
     """
     state = module_or_state
     if hasattr(state, "state_dict"):
-        state = {name: x.float().cpu().numpy() for name, x in state.state_dict().items()}
+        # The state of a quantized module has values that are not tensors.
+        tensors = {name: x for name, x in state.state_dict().items() if hasattr(x, "float")}
+        state = {name: x.float().cpu().numpy() for name, x in tensors.items()}
         rate = module_or_state.dropout
         kwargs.setdefault("dropout", getattr(rate, "p", rate))
         left = getattr(module_or_state, "left_max_position_embeddings", None)
@@ -132,6 +134,7 @@ def from_transformers(module_or_state, *, max_relative_position=None, key_table=
             max_relative_position = left, module_or_state.right_max_position_embeddings
     names, distances, tables = _tables(state, key_table)
     depth, weights = tables["key"].shape[-1], [_weights(state, name) for name in names]
+    _check_names(state, names)
     width = weights[0][0].shape[1]
     layer = RelativeMultiHeadAttention(
         weights[0][0].shape[0] // depth,
@@ -188,3 +191,15 @@ def _weights(state, name):
         )
     names = f"{name}.weight", f"{name}.bias"
     return [np.asarray(state[x]) for x in names if x in state]
+
+
+def _check_names(state, projections):
+    """Raises ValueError if a state has weights that the layer would not compute with."""
+    known = {f"{name}.{weight}" for name in projections for weight in ("weight", "bias")}
+    known |= {"distance_embedding.weight", "emb_rel_k", "emb_rel_v"}
+    if unknown := sorted(set(state) - known):
+        raise ValueError(
+            f"Expected the weights and biases of {', '.join(projections)}, and the tables. "
+            f"Received in addition: {unknown}. Remove adapters, pruning, parametrizations and "
+            "quantization first."
+        )

@@ -537,7 +537,7 @@ class RelativeMultiHeadAttention(AttentionBase):
 
         The outputs are equal, except for causal masks if T != S (see `query_offset`) and fully
         masked queries. Keras's layer also removes the padding mask of its inputs. This layer does
-        not.
+        not. Frozen projections stay frozen.
 
         Args:
             layer: a built `keras.layers.MultiHeadAttention` with one attention axis.
@@ -571,7 +571,9 @@ class RelativeMultiHeadAttention(AttentionBase):
         projections = layer.query_dense, layer.value_dense, layer.key_dense
         relative_layer.build(*((None, None, dense.kernel.shape[0]) for dense in projections))
         for name, keras_dense in attention_projections(layer).items():
-            getattr(relative_layer, f"{name}_dense").set_weights(keras_dense.get_weights())
+            dense = getattr(relative_layer, f"{name}_dense")
+            dense.set_weights(keras_dense.get_weights())
+            dense.trainable = keras_dense.trainable
         relative_layer.built = True
         return relative_layer
 

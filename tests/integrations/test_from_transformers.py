@@ -102,6 +102,16 @@ def test_missing_arguments_and_weights_are_named(from_transformers, rng):
         from_transformers(state, max_relative_position=(4, 3))
 
 
+def test_weights_that_the_layer_would_ignore_are_named(from_transformers, rng):
+    tables = {"emb_rel_k": (1, 5, DEPTH), "emb_rel_v": (1, 5, DEPTH)}
+    state = make_state(rng, ENCODER, **tables)
+    for name in ENCODER:  # as pruning of all biases
+        state[f"{name}.bias_orig"] = state.pop(f"{name}.bias")
+    message = r"in addition: \['k_proj.bias_orig', .*\]. Remove adapters, pruning"
+    with pytest.raises(ValueError, match=message):
+        from_transformers(state)
+
+
 @pytest.mark.skipif(keras.backend.backend() == "torch", reason="requires another backend")
 def test_replace_attention_requires_pytorch():
     module = importlib.import_module(NAME)

@@ -509,6 +509,26 @@ class TestOfOneModule:
         optimizer.step()
         assert all(not torch.equal(x, before[name]) for name, x in module.state_dict().items())
 
+    @pytest.mark.parametrize(
+        "targets",
+        [
+            {"target_modules": ["out_proj"]},
+            {"target_parameters": ["attn.in_proj_weight"]},
+            {"target_modules": ["out_proj"], "target_parameters": ["attn.in_proj_weight"]},
+        ],
+    )
+    def test_lora(self, targets):
+        model, x = nn.ModuleDict({"attn": attention()}), inputs()
+        expected = model["attn"](x, x, x)[0]
+        config = peft.LoraConfig(r=2, init_lora_weights=False, **targets)
+        adapted = peft.get_peft_model(model, config)
+        outputs = adapted.base_model.model["attn"](x, x, x)[0]
+        outputs.sin().sum().backward()
+        trained = [p for p in adapted.parameters() if p.requires_grad]
+        assert len(trained) == 2 * len(targets) and all(p.grad.any() for p in trained)
+        assert (outputs - expected).abs().max() > 0.01
+        assert_close([adapted.merge_and_unload()["attn"](x, x, x)[0]], [outputs])
+
     def test_functional_call_and_transforms(self):
         module, x = attention(), inputs().detach()
         parameters = {name: p.detach() for name, p in module.named_parameters()}

@@ -64,6 +64,17 @@ def test_from_multi_head_attention_equals_the_source_layer(distances, rows):
     np.testing.assert_allclose(ours(X, Y, Y[..., :3]), theirs(X, Y, Y[..., :3]), atol=1e-4)
 
 
+def test_frozen_projections_stay_frozen():
+    theirs = keras.layers.MultiHeadAttention(2, 5)
+    theirs(X, Y)
+    theirs.query_dense.trainable = False
+    ours = RelativeMultiHeadAttention.from_multi_head_attention(theirs, 3)
+    frozen = {id(v) for v in ours.non_trainable_variables}
+    assert frozen == {id(v) for v in ours.query_dense.variables}
+    theirs.trainable = False
+    assert not RelativeMultiHeadAttention.from_multi_head_attention(theirs, 3).trainable_variables
+
+
 @pytest.mark.parametrize("name", ["query", "output"])
 def test_initializer_uses_the_fans_of_the_matrix(name):
     layer = RelativeMultiHeadAttention(17, 19, max_relative_position=3)
