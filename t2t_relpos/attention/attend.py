@@ -123,7 +123,14 @@ def attend(
     return outputs, weights[0] if weights else None
 
 
-@backend.untraced
+def _result_shapes(tensors, options, _):
+    """Returns the shapes of the results of `_attend_with_seed`."""
+    query, key, value = (tensors[name] for name in ("query", "key", "value"))
+    shapes = [(*query.shape[:3], value.shape[-1]), (*query.shape[:3], key.shape[2])]
+    return shapes if options["return_weights"] else shapes[:1]
+
+
+@backend.untraced(_result_shapes)
 def _attend_with_seed(tensors, options, of_dropout):
     """Returns the results of `_attend`. Its arguments may be in a graph of torch.compile.
 

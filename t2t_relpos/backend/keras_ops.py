@@ -61,16 +61,21 @@ def on_device_of_query(function):
     return function
 
 
-def untraced(function):
-    """Returns a function that torch.compile does not trace: it becomes one node of the graph.
+def untraced(shapes):
+    """Returns a decorator of a function that torch.compile does not trace.
 
-    Tracing the code of Keras would take minutes, and fail. The node is compiled as any other.
+    Tracing the code of Keras would take minutes, and fail. The function becomes one node of the
+    graph. In a graph for one shape, the node is compiled as any other.
 
     Args:
-        function: function of dicts. Their values are tensors, numbers, strings, tuples or None. The
-            tensor "query" of the first dict has the device of all tensors.
+        shapes: function of the arguments of the decorated function that returns the shapes of its
+            results. Those have the dtype of the tensor "query".
+
+    The decorated function returns a list of tensors. Its arguments are dicts, whose values are
+    tensors, numbers, strings, tuples or None. The tensor "query" of the first dict has the device
+    of all tensors. A tuple may become a list.
     """
-    return function
+    return lambda function: function
 
 
 def is_compiled_by_xla():

@@ -9,7 +9,7 @@ import os
 import keras
 import torch
 
-from t2t_relpos.backend import keras_ops
+from t2t_relpos.backend import keras_ops, torch_compiled
 from t2t_relpos.backend import torch_flash as flash_kernel
 from t2t_relpos.backend import torch_ops as ops
 from t2t_relpos.backend.keras_ops import MASKED_SCORE
@@ -106,33 +106,14 @@ def _device_scope(x):
     return keras.device(str(x.device))
 
 
-def untraced(function):
-    @torch.compiler.allow_in_graph
-    def node(*args):
-        args = [{name: _with_known_sizes(x) for name, x in each.items()} for each in args]
-        with _device_scope(args[0]["query"]):
-            return function(*args)
-
-    @functools.wraps(function)
-    def run(*args):
-        # An exported program may have unknown sizes.
-        is_traced = torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting()
-        return node(*args) if is_traced else function(*args)
-
-    return run
-
-
-def _with_known_sizes(x):
-    """Returns a tensor whose sizes are ints, also if torch.compile made one for several sizes."""
-    if not isinstance(x, torch.Tensor) or all(type(size) is int for size in x.shape):
-        return x
-    return x.view([int(size) for size in x.shape])
+def untraced(shapes):
+    return torch_compiled.untraced(shapes, _device_scope)
 
 
 def is_portable():
     # Not the default, which searches the call stack: torch.compile can't trace it.
     is_exporting = torch.onnx.is_in_onnx_export() or torch.compiler.is_exporting()
-    return _is_in_portable() or is_exporting
+    return _is_in_portable() or is_exporting or torch.jit.is_tracing()
 
 
 @torch.compiler.assume_constant_result

@@ -125,7 +125,7 @@ class Wav2Vec2BertSelfAttention(wav2vec2_bert.Wav2Vec2BertSelfAttention):
     def forward(
         self, hidden_states, attention_mask=None, relative_position_embeddings=None, **kwargs
     ):
-        masks = _masks(attention_mask, len(hidden_states))
+        masks = _masks(attention_mask, hidden_states.shape[0])
         if masks is None or kwargs.get("is_causal"):
             return super().forward(
                 hidden_states, attention_mask, relative_position_embeddings, **kwargs
@@ -149,7 +149,7 @@ class SeamlessM4Tv2ConformerSelfAttention(seamless.SeamlessM4Tv2ConformerSelfAtt
     """Attention of SeamlessM4T v2's speech encoder."""
 
     def forward(self, hidden_states, attention_mask=None, **kwargs):
-        masks = _masks(attention_mask, len(hidden_states))
+        masks = _masks(attention_mask, hidden_states.shape[0])
         if masks is None or kwargs.get("is_causal"):
             return super().forward(hidden_states, attention_mask, **kwargs)
         return _conformer_attention(self, hidden_states, masks, kwargs)
@@ -206,7 +206,7 @@ class SpeechT5Attention(speecht5.SpeechT5Attention):
         output_attentions=False,
         **kwargs,
     ):
-        masks = _masks(attention_mask, len(hidden_states))
+        masks = _masks(attention_mask, hidden_states.shape[0])
         if args or kwargs or masks is None or position_bias is None:
             return super().forward(
                 hidden_states,
@@ -261,7 +261,7 @@ class VitsAttention(vits.VitsAttention):
         attention_mask=None,
         output_attentions=None,
     ):
-        masks = _masks(attention_mask, len(hidden_states))
+        masks = _masks(attention_mask, hidden_states.shape[0])
         if masks is None:
             return super().forward(
                 hidden_states, key_value_states, attention_mask, output_attentions

@@ -1,0 +1,239 @@
+"""Functions that torch.compile does not trace, on PyTorch.
+
+In a graph for one shape, the operations of such a function are compiled as any others. They can't
+be in a graph for several shapes, because the choice of an implementation depends on sizes. There,
+the function is a single operation, which computes as without compilation.
+"""
+
+import contextlib
+import functools
+import json
+from typing import Any, NamedTuple
+
+import torch
+
+from t2t_relpos.backend import keras_ops
+
+
+def untraced(shapes, scope):
+    """Returns the decorator `t2t_relpos.backend.untraced`.
+
+    Args:
+        shapes: as of `t2t_relpos.backend.untraced`.
+        scope: function of the tensor "query" that returns a context for computing on its device.
+    """
+
+    def decorate(function):
+        def compute(*args):
+            with scope(args[0]["query"]):
+                return function(*args)
+
+        forward, backward = _define_operations(compute, shapes)
+
+        @torch.compiler.allow_in_graph
+        def node(*args):
+            if keras_ops.is_in_portable():
+                return compute(*args)
+            call = _Call.from_arguments(args)
+            if call.has_known_sizes or torch._C._are_functorch_transforms_active():
+                return compute(*call.with_known_sizes().arguments())
+            if torch.is_grad_enabled() and any(x.requires_grad for x in call.tensors):
+                rest = call.numbers, call.others
+                return list(_Differentiable.apply(forward, backward, *rest, *call.tensors))
+            return forward(*call, [False] * len(call.tensors))
+
+        @functools.wraps(function)
+        def run(*args):
+            # An exported program may have unknown sizes.
+            is_traced = torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting()
+            return node(*args) if is_traced else function(*args)
+
+        return run
+
+    return decorate
+
+
+class _Call(NamedTuple):
+    """The arguments of a call, in types that an operation of PyTorch can have.
+
+    Args:
+        tensors: the tensors.
+        numbers: the ints whose values are unknown.
+        others: the dicts of arguments and the state of autocast, as JSON. Instead of tensors and
+            numbers, it has their indices.
+    """
+
+    tensors: list
+    numbers: list
+    others: str
+
+    @classmethod
+    def from_arguments(cls, args):
+        tensors, numbers = [], []
+
+        def encode(x):
+            for kind, group, types in (
+                ("tensor", tensors, torch.Tensor),
+                ("number", numbers, torch.SymInt),
+            ):
+                if isinstance(x, types):
+                    group.append(x)
+                    return kind, len(group) - 1
+            return "value", x
+
+        encoded = [{name: encode(x) for name, x in each.items()} for each in args]
+        device = args[0]["query"].device.type
+        autocast = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+        autocast = autocast if torch.is_autocast_enabled(device) else None
+        return cls(tensors, numbers, json.dumps([encoded, autocast], default=_as_json))
+
+    @property
+    def has_known_sizes(self):
+        """Whether all sizes and numbers have values."""
+        return not self.numbers and all(type(size) is int for x in self.tensors for size in x.shape)
+
+    def with_known_sizes(self):
+        """Returns the call for the sizes and numbers that the graph is traced with."""
+        views = [x.view([int(size) for size in x.shape]) for x in self.tensors]
+        tensors = self.tensors if self.has_known_sizes else views
+        return self._replace(tensors=tensors, numbers=list(map(int, self.numbers)))
+
+    def arguments(self):
+        """Returns the arguments of the function, a list of dicts."""
+        values = {"tensor": self.tensors, "number": self.numbers}
+
+        def decode(kind, x):
+            return values[kind][x] if kind in values else x
+
+        encoded, _ = json.loads(self.others)
+        return [{name: decode(*x) for name, x in each.items()} for each in encoded]
+
+    def run(self, function):
+        """Returns the results of a function of the arguments, under autocast as in the graph."""
+        args = self.arguments()
+        _, autocast = json.loads(self.others)
+        dtype = getattr(torch, autocast) if autocast else None
+        with torch.autocast(args[0]["query"].device.type, dtype, enabled=bool(autocast)):
+            return function(*args)
+
+
+def _as_json(number):
+    """Returns the number of a scalar of NumPy, or of a rate that torch.compile made unknown."""
+    return float(number) if isinstance(number, torch.SymFloat) else number.item()
+
+
+class _Recorded(NamedTuple):
+    """The results of a call, and the tensors whose gradients they have."""
+
+    results: list
+    tensors: list
+
+    @classmethod
+    def from_call(cls, call, function, needed):
+        """Returns the record of a call. `needed` says for each tensor whether it has a gradient."""
+        with _recording():
+            tensors = [
+                x.detach().requires_grad_() if each else x for x, each in zip(call.tensors, needed)
+            ]
+            results = call._replace(tensors=tensors).run(function)
+        return cls(results, [x for x, each in zip(tensors, needed) if each])
+
+    def gradients(self, d_results):
+        """Returns the gradients of the tensors. A gradient of a result may be None."""
+        used = [each for each in zip(self.results, d_results) if each[1] is not None]
+        results, d_results = map(list, zip(*used))
+        # Callers may retain the graph. Some tensors are unused, for example with a length of 0.
+        options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+        return torch.autograd.grad(results, self.tensors, d_results, **options)
+
+
+@contextlib.contextmanager
+def _recording():
+    """Returns a context in which PyTorch records operations, also within an operation."""
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for key in ("AutogradFunctionality", "AutogradOther", "AutogradNestedTensor"):
+        excluded = excluded.remove(getattr(torch._C.DispatchKey, key))
+    included = torch._C._dispatch_tls_local_include_set()
+    with torch._C._ForceDispatchKeyGuard(included, excluded), torch.enable_grad():
+        yield
+
+
+def _define_operations(function, shapes):
+    """Returns the operations of PyTorch that compute a function of dicts, and its gradients.
+
+    The first one returns the results. If a tensor needs a gradient, a key follows, which has the
+    record of the results as an attribute. Where PyTorch copied the key, the second one computes the
+    results again.
+    """
+    name = f"t2t_relpos::{function.__name__}"
+    call = "Tensor[] tensors, SymInt[] numbers, str others, bool[] needed"
+
+    def forward(tensors, numbers, others, needed):
+        call = _Call(tensors, numbers, others)
+        if not any(needed):
+            with torch.no_grad():
+                return [x.contiguous() for x in call.run(function)]
+        record = _Recorded.from_call(call, function, needed)
+        key = _new_key()
+        key.record = record
+        # Compiled code may write into the results, whose values the record needs.
+        return [
+            *(x.detach().clone(memory_format=torch.contiguous_format) for x in record.results),
+            key,
+        ]
+
+    def shapes_of_forward(tensors, numbers, others, needed):
+        args = _Call(tensors, numbers, others).arguments()
+        results = [args[0]["query"].new_empty(shape) for shape in shapes(*args)]
+        return [*results, _new_key()] if any(needed) else results
+
+    def backward(tensors, numbers, others, needed, key, d_results):
+        record = getattr(key, "record", None)
+        if record is None:
+            record = _Recorded.from_call(_Call(tensors, numbers, others), function, needed)
+        return [x.contiguous() for x in record.gradients(d_results)]
+
+    def shapes_of_backward(tensors, numbers, others, needed, key, d_results):
+        return [x.new_empty(x.shape) for x, each in zip(tensors, needed) if each]
+
+    return (
+        _define(name, f"({call}) -> Tensor[]", forward, shapes_of_forward),
+        _define(
+            f"{name}_backward",
+            f"({call}, Tensor key, Tensor?[] d_results) -> Tensor[]",
+            backward,
+            shapes_of_backward,
+        ),
+    )
+
+
+def _new_key():
+    # On the CPU, so that CUDA graphs, which run no code of Python again, leave it out.
+    return torch.empty(0, device="cpu")
+
+
+def _define(name, schema, function, fake):
+    torch.library.define(name, schema)
+    torch.library.impl(name, "default", function)
+    torch.library.register_fake(name, fake)
+    return getattr(torch.ops.t2t_relpos, name.removeprefix("t2t_relpos::")).default
+
+
+class _Differentiable(torch.autograd.Function):
+    """The operations of a function, with its gradients."""
+
+    @staticmethod
+    def forward(ctx, forward, backward, numbers, others, *tensors):
+        needed = list(ctx.needs_input_grad[4:])
+        *results, key = forward(list(tensors), numbers, others, needed)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors, key)
+        ctx.call = backward, numbers, others, needed
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx, *d_results):
+        backward, numbers, others, needed = ctx.call
+        *tensors, key = ctx.saved_tensors
+        gradients = iter(backward(tensors, numbers, others, needed, key, list(d_results)))
+        return None, None, None, None, *(next(gradients) if each else None for each in needed)
