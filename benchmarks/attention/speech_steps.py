@@ -15,34 +15,50 @@ def make_module(implementation: str, part: str):
     if part != "vits":
         config.position_embeddings_type = "relative_key"
     config._attn_implementation = "sdpa" if implementation == "sdpa" else "eager"
+    config.num_hidden_layers, config.apply_spec_augment = 1, False
     kinds = {
         "attention": wav2vec2_bert.Wav2Vec2BertSelfAttention,
         "encoder": wav2vec2_bert.Wav2Vec2BertEncoderLayer,
+        "model": wav2vec2_bert.Wav2Vec2BertModel,
         "vits": vits.VitsAttention,
     }
     module = kinds[part](config)
     if implementation in ("attend", "fused"):
         replace_attention(module, flash_attention=implementation == "fused")
-    return module, config.hidden_size
+    return module, config.feature_projection_input_dim if part == "model" else config.hidden_size
 
 
-def make_step(implementation: str, part: str, passes: str, length: int, batch_size=1, **placement):
+def make_step(
+    implementation: str,
+    part: str,
+    passes: str,
+    length: int,
+    batch_size=1,
+    *,
+    is_padded=False,
+    **placement,
+):
     """Returns a function that runs a module forward, or forward and backward.
 
-    `placement` has the arguments `device` and `dtype` of a tensor's method `to`.
+    `is_padded` gives the model a padding mask. `placement` has the arguments `device` and `dtype`
+    of a tensor's method `to`.
     """
     module, width = make_module(implementation, part)
     module.to(**placement)
     x = torch.randn(batch_size, length, width, generator=torch.Generator().manual_seed(length))
-    x = x.to(**placement)
+    x, options = x.to(**placement), {}
+    if is_padded:
+        real = [length - i * length // (4 * batch_size) for i in range(batch_size)]
+        is_real = torch.arange(length) < torch.tensor(real)[:, None]
+        options["attention_mask"] = is_real.long().to(x.device)
 
     def infer():
         with torch.no_grad():
-            module(x)
+            module(x, **options)
 
     def train():
-        outputs = module(x)
-        outputs = outputs[0] if isinstance(outputs, tuple) else outputs
+        outputs = module(x, **options)
+        outputs = outputs if isinstance(outputs, torch.Tensor) else outputs[0]
         outputs.square().mean().backward()
         module.zero_grad()
 

@@ -5,6 +5,7 @@ own, so that `replace_attention` only exchanges the classes of modules, and sets
 `flash_attention` if it is True. Requires PyTorch and a version of transformers in `VERSIONS`.
 """
 
+import functools
 import types
 
 import torch
@@ -42,7 +43,7 @@ from transformers.models.wav2vec2_bert import modeling_wav2vec2_bert as wav2vec2
 # The attention of all models
 
 
-def _attend(module, projected, tables, distances, masks, **options):
+def _attend(module, projected, tables, distances, masks, chunks=None, **options):
     """Returns (outputs `[B, T, N * H]`, weights or None) of projected queries, keys and values.
 
     The options are `head_dim`, `dropout`, the rate in training, and `return_weights`.
@@ -51,18 +52,37 @@ def _attend(module, projected, tables, distances, masks, **options):
     query, key, value = (x.view(shape).transpose(1, 2) for x in projected)
     rate = options["dropout"] if module.training else 0
     linear_memory = getattr(module, "flash_attention", None)
-    outputs, weights = attend(
-        query * module.scaling,
-        key,
-        value,
-        *tables,
+    attend_all = functools.partial(
+        attend,
+        key_table=tables[0],
+        value_table=tables[1] if len(tables) > 1 else None,
         max_relative_position=distances,
         dropout=AttentionDropout(rate) if rate else None,
         return_weights=options["return_weights"],
         rematerialize=linear_memory or (False if module.training else None),
-        **masks,
     )
+    run = attend_all if chunks is None else functools.partial(_attend_in_chunks, attend_all, chunks)
+    outputs, weights = run(query * module.scaling, key, value, **masks)
     return outputs.transpose(1, 2).flatten(2), weights
+
+
+def _attend_in_chunks(attend_all, chunks, query, key, value, key_mask=None):
+    """Returns the results of `attend` for keys in the chunk of a query and the chunks before it."""
+    (size, left), length = chunks, query.shape[2]
+    if attend_all.keywords["return_weights"] and length > size:
+        chunk = torch.arange(length, device=query.device) // size
+        before = chunk[:, None] - chunk
+        mask = (before >= 0) & (before <= (left if left >= 0 else length))
+        return attend_all(query, key, value, mask=mask, key_mask=key_mask)
+    outputs, weights = [], None
+    for start in range(0, length, size):
+        queries = slice(start, start + size)
+        keys = slice(max(start - left * size, 0) if left >= 0 else 0, start + size)
+        masks = {} if key_mask is None else {"key_mask": key_mask[:, keys]}
+        x, weights = attend_all(query[:, :, queries], key[:, :, keys], value[:, :, keys], **masks)
+        outputs.append(x)
+    # Weights are returned of a single chunk only.
+    return torch.cat(outputs, dim=2), weights
 
 
 def _masks(attention_mask, batch_size):
@@ -100,9 +120,13 @@ def _key_mask(padding_mask, device):
 
 
 # w2v-BERT 2.0 and SeamlessM4T v2
+#
+# Their encoders make a mask `[B, 1, T, T]` of a padding mask. So the exchanged encoders call those
+# of transformers without it, and hand it on in the keyword arguments, which reach all layers. State
+# of a module would be lost when gradient checkpointing calls a layer again.
 
 
-def _conformer_attention(module, hidden_states, masks, options):
+def _conformer_attention(module, hidden_states, masks, options, chunks=None):
     """Returns (outputs `[B, T, D]`, weights or None) of a module with "relative_key" positions."""
     left, right = module.left_max_position_embeddings, module.right_max_position_embeddings
     asked = options.get("output_attentions")
@@ -112,11 +136,37 @@ def _conformer_attention(module, hidden_states, masks, options):
         (module.distance_embedding(torch.arange(left + right + 1, device=hidden_states.device)),),
         (left, right),
         masks,
+        chunks,
         head_dim=module.head_size,
         dropout=module.dropout.p,
         return_weights=bool(module.config.output_attentions if asked is None else asked),
     )
     return module.linear_out(outputs), weights
+
+
+def _takes_key_mask(encoder):
+    """Returns whether all layers of an encoder are exchanged."""
+    layers = Wav2Vec2BertEncoderLayer, SeamlessM4Tv2ConformerEncoderLayer
+    return all(
+        isinstance(layer, layers) and isinstance(layer.self_attn, ATTENTIONS)
+        for layer in encoder.layers
+    )
+
+
+def _zero_padding(hidden_states, padding_mask):
+    """Returns hidden states that are 0 where a mask `[B, T]` is, as transformers' encoders do."""
+    if padding_mask is None:
+        return hidden_states
+    return hidden_states.masked_fill(~padding_mask.bool().unsqueeze(-1), 0.0)
+
+
+def _arguments_of_layer(hidden_states, attention_mask, **kwargs):
+    """Returns the arguments of a layer of transformers, from those of an exchanged encoder."""
+    if "key_mask" in kwargs:
+        padding_mask = kwargs.pop("key_mask")
+        attention_mask = _key_mask(padding_mask, hidden_states.device)
+        kwargs["conv_attention_mask"] = padding_mask
+    return {"attention_mask": attention_mask, **kwargs}
 
 
 class Wav2Vec2BertSelfAttention(wav2vec2_bert.Wav2Vec2BertSelfAttention):
@@ -134,42 +184,63 @@ class Wav2Vec2BertSelfAttention(wav2vec2_bert.Wav2Vec2BertSelfAttention):
 
 
 class Wav2Vec2BertEncoderLayer(wav2vec2_bert.Wav2Vec2BertEncoderLayer):
-    """Encoder layer of w2v-BERT 2.0 that hands the padding mask on as `[B, 1, 1, T]`."""
+    """Encoder layer of w2v-BERT 2.0 that takes the `key_mask` of the encoder."""
 
     def forward(self, hidden_states, attention_mask=None, **kwargs):
-        padding_mask = kwargs.get("conv_attention_mask")
-        is_replaced = isinstance(self.self_attn, Wav2Vec2BertSelfAttention)
-        is_replaced = is_replaced and not kwargs.get("is_causal")
-        if is_replaced and attention_mask is not None and padding_mask is not None:
-            attention_mask = _key_mask(padding_mask, hidden_states.device)
-        return super().forward(hidden_states, attention_mask=attention_mask, **kwargs)
+        kwargs = _arguments_of_layer(hidden_states, attention_mask, **kwargs)
+        return super().forward(hidden_states, **kwargs)
+
+
+class Wav2Vec2BertEncoder(wav2vec2_bert.Wav2Vec2BertEncoder):
+    """Encoder of w2v-BERT 2.0 that hands its padding mask on as `key_mask`."""
+
+    def forward(self, hidden_states, attention_mask=None, **kwargs):
+        if kwargs.get("is_causal") or not _takes_key_mask(self):
+            return super().forward(hidden_states, attention_mask, **kwargs)
+        hidden_states = _zero_padding(hidden_states, attention_mask)
+        return super().forward(hidden_states, key_mask=attention_mask, **kwargs)
 
 
 class SeamlessM4Tv2ConformerSelfAttention(seamless.SeamlessM4Tv2ConformerSelfAttention):
-    """Attention of SeamlessM4T v2's speech encoder."""
+    """Attention of SeamlessM4T v2's speech encoder.
 
-    def forward(self, hidden_states, attention_mask=None, **kwargs):
+    `chunks` is (frames of a chunk, chunks on the left that a frame attends to, or -1 for all).
+    """
+
+    def forward(self, hidden_states, attention_mask=None, chunks=None, **kwargs):
         masks = _masks(attention_mask, hidden_states.shape[0])
         if masks is None or kwargs.get("is_causal"):
             return super().forward(hidden_states, attention_mask, **kwargs)
-        return _conformer_attention(self, hidden_states, masks, kwargs)
+        return _conformer_attention(self, hidden_states, masks, kwargs, chunks)
 
 
 class SeamlessM4Tv2ConformerEncoderLayer(seamless.SeamlessM4Tv2ConformerEncoderLayer):
-    """Encoder layer of SeamlessM4T v2 that hands the padding mask on as `[B, 1, 1, T]`.
-
-    Sequences that are longer than a chunk keep the mask of pairs.
-    """
+    """Encoder layer of SeamlessM4T v2 that takes the `key_mask` of the encoder."""
 
     def forward(self, hidden_states, attention_mask=None, **kwargs):
-        attention = self.self_attn
-        is_replaced = isinstance(attention, SeamlessM4Tv2ConformerSelfAttention)
-        if is_replaced and not kwargs.get("is_causal"):
-            chunk_size = attention.config.speech_encoder_chunk_size
-            if chunk_size is None or hidden_states.shape[1] <= chunk_size:
-                padding_mask = kwargs.get("conv_attention_mask")
-                attention_mask = _key_mask(padding_mask, hidden_states.device)
-        return super().forward(hidden_states, attention_mask=attention_mask, **kwargs)
+        kwargs = _arguments_of_layer(hidden_states, attention_mask, **kwargs)
+        return super().forward(hidden_states, **kwargs)
+
+
+class SeamlessM4Tv2ConformerEncoder(seamless.SeamlessM4Tv2ConformerEncoder):
+    """Encoder of SeamlessM4T v2 that hands its padding mask on as `key_mask`, and `chunks`."""
+
+    def forward(self, hidden_states, attention_mask=None, **kwargs):
+        chunks, size = None, self.config.speech_encoder_chunk_size
+        if size is not None:
+            chunks = size, self.config.speech_encoder_left_chunk_num
+            # transformers ignores it beside a mask, which chunks always make.
+            kwargs.pop("is_causal", None)
+        if kwargs.get("is_causal") or not _takes_key_mask(self):
+            return super().forward(hidden_states, attention_mask, **kwargs)
+        hidden_states = _zero_padding(hidden_states, attention_mask)
+        return super().forward(hidden_states, key_mask=attention_mask, chunks=chunks, **kwargs)
+
+    def _apply_chunk_attention(self, attention_mask, hidden_states):
+        """Returns no mask of pairs if layers take `chunks`."""
+        if _takes_key_mask(self):
+            return attention_mask
+        return super()._apply_chunk_attention(attention_mask, hidden_states)
 
 
 # SpeechT5
@@ -294,7 +365,9 @@ REPLACEMENTS = {
     for replacement in (
         *ATTENTIONS,
         Wav2Vec2BertEncoderLayer,
+        Wav2Vec2BertEncoder,
         SeamlessM4Tv2ConformerEncoderLayer,
+        SeamlessM4Tv2ConformerEncoder,
         SpeechT5Encoder,
         SpeechT5RelativePositionalEncoding,
         VitsEncoder,
@@ -350,8 +423,15 @@ def _is_known(kind):
 
 def _has_relative_attention(module):
     """Returns whether a module is attention with tables, or its layer or encoder."""
-    if isinstance(module, vits.VitsEncoder):
-        return all(_has_relative_attention(layer.attention) for layer in module.layers)
+    encoders = (
+        wav2vec2_bert.Wav2Vec2BertEncoder,
+        seamless.SeamlessM4Tv2ConformerEncoder,
+        vits.VitsEncoder,
+    )
+    if isinstance(module, encoders):
+        return all(_has_relative_attention(layer) for layer in module.layers)
+    if isinstance(module, vits.VitsEncoderLayer):
+        return _has_relative_attention(module.attention)
     if isinstance(module, vits.VitsAttention):
         return bool(module.window_size)
     layers = wav2vec2_bert.Wav2Vec2BertEncoderLayer, seamless.SeamlessM4Tv2ConformerEncoderLayer

@@ -15,14 +15,18 @@ pytestmark = [
 
 
 def test_table_has_all_implementations():
-    sizes = "--lengths=16", "--vits_lengths=12", "--passes=both", "--runs=2"
-    header, *rows = run_table("speech", *sizes, "--parts=encoder,vits", "--nomemory")
-    assert header == ["part", "passes", "n", "implementation", "ms", "attend / it", "peak MB"]
-    assert [row[:4] for row in rows] == [
-        [part, "both", length, name]
-        for part, length, names in [
-            ("encoder", "16", "eager sdpa attend"),
-            ("vits", "12", "eager attend"),
+    sizes = "--lengths=16", "--vits_lengths=12", "--passes=both", "--runs=2", "--batch_size=2"
+    choices = "--parts=encoder,model,vits", "--padding=none,masked", "--nomemory"
+    header, *rows = run_table("speech", *sizes, *choices)
+    columns = "part,passes,padding,n,implementation,ms,attend / it,peak MB"
+    assert header == columns.split(",")
+    assert [row[:5] for row in rows] == [
+        [part, "both", padding, length, name]
+        for part, padding, length, names in [
+            ("encoder", "none", "16", "eager sdpa attend"),
+            ("model", "none", "16", "eager sdpa attend"),
+            ("model", "masked", "16", "eager sdpa attend"),
+            ("vits", "none", "12", "eager attend"),
         ]
         for name in names.split()
     ]
@@ -32,4 +36,5 @@ def test_table_has_all_implementations():
 
 
 def test_process_measures_the_peak_of_an_implementation():
-    assert float(run("speech", "--memory_of=attend,vits,12").stdout.splitlines()[-1]) >= 0
+    case = "attend,model,forward,12,masked"
+    assert float(run("speech", f"--memory_of={case}").stdout.splitlines()[-1]) >= 0
