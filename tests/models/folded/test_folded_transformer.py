@@ -138,18 +138,22 @@ def test_bfloat16_kernels_change_logits_only_by_rounding_errors():
 
 
 @pytest.mark.parametrize("kernel_dtype", ["float32", "bfloat16"])
-def test_dense_rounds_inputs_to_the_dtype_of_the_kernel(kernel_dtype):
+def test_dense_rounds_inputs_and_products_to_the_dtype_of_the_kernel(kernel_dtype):
     rng = np.random.default_rng(5)
-    x, kernel = rng.normal(size=(3, 5)), rng.normal(size=(5, 7))
-    x, kernel = (ops.convert_to_tensor(v.astype("float32")) for v in (x, kernel))
-    bias = ops.full((7,), 100.0, dtype="float32")
+    x, kernel = (rng.choice([-4, -3, -2, -1, 1, 2, 3, 4], size) for size in ((3, 5), (5, 7)))
+    x[0], kernel[:, 0] = [16, 1, 0, 0, 0], [16, 1, 0, 0, 0]
+    # bfloat16 rounds these inputs to the integers. Sums of their products are exact up to 256, so
+    # the order and the dtype of the additions, which differ between processors, do not matter. The
+    # product of the zeroth row and column is 257, which is rounded to 256.
+    x, kernel = (ops.convert_to_tensor((v * (1 + 2.0**-11)).astype("float32")) for v in (x, kernel))
+    bias = ops.full((7,), 100.25, dtype="float32")
     found = dense(x, ops.cast(kernel, kernel_dtype), bias)
     rounded = [ops.cast(ops.cast(v, kernel_dtype), "float32") for v in (x, kernel)]
     rounded = [ops.convert_to_numpy(v).astype("float64") for v in rounded]
     product = ops.convert_to_tensor((rounded[0] @ rounded[1]).astype("float32"))
     expected = ops.cast(ops.cast(product, kernel_dtype), "float32") + bias
     assert keras.backend.standardize_dtype(found.dtype) == "float32"
-    np.testing.assert_allclose(found, expected, rtol=2e-5)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("growing", [True, False])

@@ -38,6 +38,16 @@ def translate(loaded, texts, **changed):
     return ask(loaded, "translate", text=texts, **defaults | changed)
 
 
+def search(make_module, sentences, alpha=0.6, *, beam_size, max_length):
+    """Returns the ids `[B, T]` of the translations by the search, and their maximum lengths."""
+    module = make_module()
+    source = module.tokenizers.source.tokenize(sentences)
+    limits = tf.minimum(tf.cast(source.row_lengths(), tf.int32) + 50, max_length)
+    options = {"beam_size": beam_size, "num_results": 1}
+    found = n_best(module.transformer, source.to_tensor(), limits, alpha=alpha, **options)
+    return found.ids[:, 0].numpy(), limits.numpy()
+
+
 def assert_same(answers, expected):
     assert [answer.text for answer in answers] == [answer.text for answer in expected]
     assert [answer.truncated for answer in answers] == [answer.truncated for answer in expected]
@@ -113,13 +123,22 @@ def test_truncated_translations_fill_up_and_a_blank_sentence_has_one(loaded):
     assert found["complete"].tolist() == [[False] * 4, [True, False, False, False]]
 
 
-def test_translations_below_the_maximum_length_are_complete(loaded, sentences):
-    whole = translate(loaded, sentences, max_length=97)
-    lengths = ask(loaded, "ids", text=whole["translations"][:, 0])["lengths"]
-    assert whole["complete"].all()
-    # Of one hypothesis, nothing else ends: it is cut if it is longer.
-    cut = translate(loaded, sentences, beam_size=1, max_length=int(lengths.min()) - 2)
-    assert cut["complete"].shape == (len(sentences), 1) and not cut["complete"].all()
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_translations_that_end_within_the_maximum_length_are_complete(
+    beam_size, loaded, make_module, sentences
+):
+    # Which translations end is the model's choice, and processors train different models. The
+    # expected values are therefore those of the ids that the search returns.
+    complete = {}
+    for max_length in (97, 1):
+        options = {"beam_size": beam_size, "max_length": max_length}
+        ids, limits = search(make_module, sentences, **options)
+        complete[max_length] = (ids == 1).any(1)
+        lengths = (ids != 0).sum(1)
+        np.testing.assert_array_equal(lengths[~complete[max_length]], limits[~complete[max_length]])
+        found = translate(loaded, sentences, **options)["complete"]
+        np.testing.assert_array_equal(found, complete[max_length][:, None])
+    assert complete[97].any() and not complete[1].all()
 
 
 def test_score_equals_the_keras_model(loaded, sentences, tokenizer, trained_model_dir):
@@ -147,10 +166,8 @@ def test_score_equals_the_keras_model(loaded, sentences, tokenizer, trained_mode
 def test_score_equals_scores_of_translate(loaded, make_module, sentences, tokenizer):
     found = translate(loaded, sentences, alpha=0.0, max_length=15)
     texts = found["translations"][:, 0]
-    source, split = (tokenizer.tokenize(strings) for strings in (sentences, texts))
-    limits = tf.minimum(tf.cast(source.row_lengths(), tf.int32) + 50, 15)
-    transformer, options = make_module().transformer, {"beam_size": 4, "num_results": 1}
-    searched = n_best(transformer, source.to_tensor(), limits, alpha=0.0, **options).ids[:, 0]
+    split = tokenizer.tokenize(texts)
+    searched, _ = search(make_module, sentences, 0.0, beam_size=4, max_length=15)
     searched = tf.RaggedTensor.from_tensor(searched, padding=0).to_list()
     # The tokenizer may split a translation into other tokens than the search.
     same = np.array([ids == other for ids, other in zip(searched, split.to_list(), strict=True)])
