@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.data.tokenizer import Tokenizers
+from t2t_relpos.decoding import beam_search
+from t2t_relpos.models import TransformerConfig
+from trainer.data.tokenizer import EOS_ID, PAD_ID, Tokenizers
 from trainer.model_dir import ModelDirectory
-from trainer.serving.search import n_best
-from trainer.serving.translation_module import TranslationModule
-from trainer.serving.translator import ABSENT
+from trainer.serving.translation_module import TranslationModule, TranslationSettings
+from trainer.serving.translator import NO_OUTPUT_SCORE
 
 HOSTILE = [
     b"The dog \xff\xfe runs \x80.",
@@ -107,8 +108,8 @@ def test_translate_with_defaults_equals_serving_default(exported, loaded, senten
 def test_truncated_translations_fill_up_and_a_blank_sentence_has_one(loaded):
     found = translate(loaded, ["the man sees the dog", ""], num_results=4, max_length=1)
     # With a maximum of one id, the only finished output is EOS by itself.
-    assert (found["scores"][0] > ABSENT / 2).all()
-    assert found["scores"][1].tolist() == [0.0, ABSENT, ABSENT, ABSENT]
+    assert (found["scores"][0] > NO_OUTPUT_SCORE / 2).all()
+    assert found["scores"][1].tolist() == [0.0, NO_OUTPUT_SCORE, NO_OUTPUT_SCORE, NO_OUTPUT_SCORE]
     assert found["translations"][1].tolist() == [b""] * 4
     assert found["complete"].tolist() == [[False] * 4, [True, False, False, False]]
 
@@ -120,6 +121,37 @@ def test_translations_below_the_maximum_length_are_complete(loaded, sentences):
     # Of one hypothesis, nothing else ends: it is cut if it is longer.
     cut = translate(loaded, sentences, beam_size=1, max_length=int(lengths.min()) - 2)
     assert cut["complete"].shape == (len(sentences), 1) and not cut["complete"].all()
+
+
+class RandomModel:
+    """A model whose next id depends on the previous id and on the ids of the source."""
+
+    def __init__(self, vocab_size):
+        self.config = TransformerConfig(vocab_size=vocab_size)
+        tables = np.random.default_rng(7).normal(size=[2, vocab_size, vocab_size])
+        tables[0, :, 1] += 2.0  # so that most translations end
+        self.by_previous, self.by_source = tf.constant(tables, tf.float32)
+
+    def start_search(self, source, max_length, beam_size, growing=True):
+        real = tf.cast(source != 0, tf.float32)
+        rows = tf.gather(self.by_source, source)
+        return {"source": tf.einsum("bsv,bs->bv", rows, real) / 3.0}, self.step
+
+    def step(self, ids, state):
+        return tf.gather(self.by_previous, ids) + state["source"], state
+
+
+def test_early_stopping_ends_with_the_first_complete_translations(tokenizer, sentences):
+    """A large exponent prefers long translations, which are not found if the search stops early."""
+    model, tokenizers = RandomModel(tokenizer.vocab_size), Tokenizers.shared(tokenizer)
+    settings = {"max_input_length": 9, "extra_length": 5, "beam_size": 2, "alpha": 4.0}
+    found = [
+        TranslationModule(model, tokenizers, TranslationSettings(early_stopping=early, **settings))
+        for early in (False, True)
+    ]
+    late, early = (module.serve(sentences)["translations"].numpy().tolist() for module in found)
+    length = lambda texts: sum(map(len, texts))
+    assert length(early) < length(late)
 
 
 def test_score_equals_the_keras_model(loaded, sentences, tokenizer, trained_model_dir):
@@ -149,8 +181,11 @@ def test_score_equals_scores_of_translate(loaded, make_module, sentences, tokeni
     texts = found["translations"][:, 0]
     source, split = (tokenizer.tokenize(strings) for strings in (sentences, texts))
     limits = tf.minimum(tf.cast(source.row_lengths(), tf.int32) + 50, 15)
-    transformer, options = make_module().transformer, {"beam_size": 4, "num_results": 1}
-    searched = n_best(transformer, source.to_tensor(), limits, alpha=0.0, **options).ids[:, 0]
+    transformer = make_module().transformer
+    state, step = transformer.start_search(source.to_tensor(), 15, 4, growing=True)
+    options = {"batch_size": len(sentences), "max_length": 15, "length_limit": limits}
+    options |= {"beam_size": 4, "alpha": 0.0, "eos_id": EOS_ID, "pad_id": PAD_ID}
+    searched = beam_search(step, state, **options).ids[:, 0]
     searched = tf.RaggedTensor.from_tensor(searched, padding=0).to_list()
     # The tokenizer may split a translation into other tokens than the search.
     same = np.array([ids == other for ids, other in zip(searched, split.to_list(), strict=True)])
