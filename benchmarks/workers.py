@@ -1,8 +1,4 @@
-"""Implementations that take turns: functions of one process, or worker processes.
-
-Imports only the standard library at module level, because workers also run in the environments of
-other packages.
-"""
+"""Implementations that take turns: functions of one process, or worker processes."""
 
 import contextlib
 import json
@@ -23,14 +19,13 @@ class Worker:
     Args:
         module: the program, which calls `answer_all`.
         settings: passed to the program as JSON. "kind" and "threads" are required.
-        python: the interpreter.
     """
 
-    def __init__(self, module: str, settings: dict, python: str):
+    def __init__(self, module: str, settings: dict):
         self.kind = settings["kind"]
         variables = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
         variables = child_environment() | variables | {"OMP_NUM_THREADS": str(settings["threads"])}
-        command, pipe = [python, "-m", module, json.dumps(settings)], subprocess.PIPE
+        command, pipe = [sys.executable, "-m", module, json.dumps(settings)], subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=variables)
 
     def ask(self, message):
@@ -54,18 +49,15 @@ class Worker:
         self.process.wait()
 
 
-def ask_in_turns(
-    module: str, settings: dict[str, dict], pythons: dict[str, str], questions: list[list]
-):
+def ask_in_turns(module: str, settings: dict[str, dict], questions: list[list]):
     """Starts a worker of `module` for each of the settings, and sends them messages in turns.
 
-    `pythons` are interpreters by kind; others are the running one. Yields for each list of messages
-    in `questions` the lists of answers by name.
+    Yields for each list of messages in `questions` the lists of answers by name.
     """
     with contextlib.ExitStack() as stack:
         workers = {}
         for name, each in settings.items():
-            workers[name] = Worker(module, each, pythons.get(each["kind"], sys.executable))
+            workers[name] = Worker(module, each)
             stack.callback(workers[name].close)
         for worker in workers.values():
             worker.read_answer()

@@ -5,7 +5,6 @@ that import neither TensorFlow nor Keras. All other modules are imported inside 
 """
 
 import contextlib
-import difflib
 import functools
 import importlib
 import logging
@@ -96,14 +95,16 @@ def parse_flags(argv: list[str]) -> list[str]:
 
 def _describe_unknown(flag, argv):
     """Returns the error of a flag that a program does not have."""
+    from t2t_relpos._suggestions import most_similar
+
     program = Path(argv[0]).stem
     own = [own.name for own in flags.FLAGS.get_flags_for_module(argv[0])]
-    similar = difflib.get_close_matches(flag, own, n=1, cutoff=0.75)
+    similar = most_similar(flag, own)
     others = [name for name in PROGRAMS if flag in _flags_of(name)]
     remedy = _REMEDIES.get(flag)
     if remedy is None:
         remedy = f"It is a flag of {', '.join(others)}. " if others else ""
-        remedy += f"Did you mean --{similar[0]}?" if similar else "Flags are listed by --help."
+        remedy += f"Did you mean --{similar}?" if similar else "Flags are listed by --help."
     name = f"trainer.{program}"
     return as_started(f"{name}: Expected flags of {name}. Received: --{flag}. {remedy}")
 

@@ -47,6 +47,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
         "Maximum number of ids of a sentence. Longer sentences are truncated. Default: the value "
         f"of --max_length in training, at least {TranslationSettings.max_input_length}.",
     )
+    define("jit_compile", bool, "Ignored. Searches of exported models are not compiled.", False)
 
 
 def _names(settings):
@@ -127,6 +128,8 @@ def _run(values):
 
     # Without this, TensorFlow logs the temporary name of the directory.
     tf.get_logger().setLevel("WARNING")
+    if values.jit_compile:
+        print("--jit_compile is ignored: searches of exported models are not compiled.")
     model_dir = ModelDirectory.open(values.model_dir)
     settings = _settings(values, model_dir)
     directory = _destination(values)

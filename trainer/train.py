@@ -4,7 +4,7 @@ r"""Trains a Transformer.
         --train_source=train.en --train_target=train.de
 
 The same command resumes from the last checkpoint. After Ctrl-C, SIGTERM or SIGHUP, the run writes a
-checkpoint and ends. `--dry_run` reports settings, batches, memory and disk space without training,
+checkpoint and ends. `--dry_run` reports settings, batches and memory of weights without training,
 and downloads nothing.
 """
 
@@ -22,7 +22,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     """Defines the flags of this program on `values`: the settings of a run, and --dry_run."""
     config.define_flags(values)
     help_text = (
-        "Print settings, parameters, batches, memory and disk space, then exit without training. "
+        "Print settings, parameters, batches and memory of weights, then exit without training. "
         "No files are created, and nothing is downloaded."
     )
     entry_point.define_flag(values, "dry_run", bool, help_text, False)
@@ -65,7 +65,7 @@ def _train(config):
 
 
 def dry_run(config: RunConfig):
-    """Prints the settings, batches, memory and disk space of a run without training.
+    """Prints the settings, batches and bytes of the weights of a run without training.
 
     Raises:
         SystemExit: with a message, if the settings, the data or the model directory are invalid, or

@@ -1,7 +1,6 @@
-"""Compares the decoding speed of this project, CTranslate2 and OpenNMT-tf with the same weights.
+"""Compares the decoding speed of this project and CTranslate2 with the same weights.
 
-    python -m benchmarks.decoding --model_dir=runs/mine --text=test.en \
-        --opennmt_python=ONMT/bin/python
+    python -m benchmarks.decoding --model_dir=runs/mine --text=test.en
     python -m benchmarks.decoding --preset=shaw_base --vocab_text=train.en --vocab_text=train.de \
         --text=test.en
 
@@ -10,14 +9,9 @@ Systems:
                        possible, as in tensor2tensor
     early              the same with --early_stopping of trainer.export: the search ends with the
                        first beam_size finished translations, as in CTranslate2
-    compiled           `exact` with --jit_compile: XLA compiles the search of up to 4 sentences of
-                       up to 64 ids
-    compiled early     `early` with --jit_compile
-    early bfloat16, compiled early bfloat16
-                       the same with --precision=bfloat16
+    early bfloat16     `early` with --precision=bfloat16
     ctranslate2        CTranslate2 in float32
     ctranslate2 int8   CTranslate2 with quantized weights
-    opennmt            OpenNMT-tf 2.32 in the environment of --opennmt_python
 
 Each system has a worker process that maps strings to strings. The workers take turns and translate
 the same batches of sentences, sorted by length. alpha is 0.6; CTranslate2 runs with the most
@@ -48,11 +42,7 @@ from benchmarks.tables import format_median, print_cells, print_header
 from benchmarks.workers import ask_in_turns
 
 FLAGS = flags.FLAGS
-SYSTEMS = (
-    *("exact", "early", "compiled", "compiled early"),
-    *("early bfloat16", "compiled early bfloat16"),
-    *("ctranslate2", "ctranslate2 int8", "opennmt"),
-)
+SYSTEMS = ("exact", "early", "early bfloat16", "ctranslate2", "ctranslate2 int8")
 # With --preset.
 LENGTH = 28
 flags.DEFINE_string("model_dir", None, "Directory of a trained model.")
@@ -67,9 +57,6 @@ flags.DEFINE_integer("threads", 1, "Threads per op.", lower_bound=1)
 flags.DEFINE_list("systems", list(SYSTEMS), "Systems to measure. `exact` is always included.")
 flags.DEFINE_integer("runs", 10, "Measurements of each system.", lower_bound=1)
 flags.register_validator("systems", set(SYSTEMS).issuperset, f"Expected {', '.join(SYSTEMS)}.")
-flags.DEFINE_string(
-    "opennmt_python", None, "Python with OpenNMT-tf. Without it, opennmt is left out."
-)
 
 
 def model_and_sentences(folder: Path) -> tuple[Path, list[str]]:
@@ -101,10 +88,8 @@ def main(_):
         raise app.UsageError("Pass either --model_dir or --preset.")
     logging.set_verbosity(logging.WARNING)
     tf.get_logger().setLevel("WARNING")
-    pythons, sizes = {"opennmt": FLAGS.opennmt_python}, [int(size) for size in FLAGS.batches]
+    sizes = [int(size) for size in FLAGS.batches]
     systems = [name for name in SYSTEMS if name == "exact" or name in FLAGS.systems]
-    if not FLAGS.opennmt_python:
-        systems = [name for name in systems if name != "opennmt"]
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         model_dir, sentences = model_and_sentences(folder)
@@ -112,9 +97,7 @@ def main(_):
         settings = {}
         for name in systems:
             path = folder / name.replace(" ", "_")
-            settings[name] = models.export_model(
-                model_dir, name, path, opennmt_python=FLAGS.opennmt_python, **options
-            )
+            settings[name] = models.export_model(model_dir, name, path, **options)
             settings[name]["threads"] = FLAGS.threads
         questions = [
             [[sentences[i : i + size] for i in range(0, len(sentences), size)]] * (FLAGS.runs + 1)
@@ -123,7 +106,7 @@ def main(_):
         print_header(
             ["batch", "system", "sentences/s", "time / exact", "time / early", "MB", "same"]
         )
-        answers = ask_in_turns("benchmarks.decoding.worker", settings, pythons, questions)
+        answers = ask_in_turns("benchmarks.decoding.worker", settings, questions)
         for size, each in zip(sizes, answers):
             print_rows(each, len(sentences), size)
 

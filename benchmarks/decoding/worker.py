@@ -1,8 +1,7 @@
 """Translates with one system of the decoding benchmark in its own process.
 
 Started by `benchmarks.decoding` with settings as JSON. A message is a list of batches of strings,
-and the result has their translations. The packages of a system are imported only in its worker,
-because OpenNMT-tf has its own environment.
+and the result has their translations. The packages of a system are imported only in its worker.
 """
 
 import os
@@ -45,39 +44,9 @@ def load_ctranslate2(settings):
     return translate, translator
 
 
-def load_opennmt(settings):
-    """Returns (a function that translates strings, an object to keep alive while it is used)."""
-    tf = tensorflow_with_threads(settings["threads"])
-    import opennmt  # noqa: F401  (registers ops)
-    import pyonmttok
-
-    tokenizer = pyonmttok.Tokenizer(
-        "none", sp_model_path=settings["vocabulary"], no_substitution=True
-    )
-    loaded = tf.saved_model.load(settings["path"])
-    serve = loaded.signatures["serving_default"]
-
-    def translate(texts):
-        tokens = [tokenizer(text) for text in texts]
-        longest = max(map(len, tokens))
-        padded = tf.constant([row + [""] * (longest - len(row)) for row in tokens])
-        answer = serve(tokens=padded, length=tf.constant([len(row) for row in tokens], tf.int32))
-        outputs, lengths = answer["tokens"].numpy()[:, 0], answer["length"].numpy()[:, 0]
-        return [
-            tokenizer.detokenize([token.decode() for token in row[:length]])
-            for row, length in zip(outputs, lengths)
-        ]
-
-    return translate, loaded
-
-
 def start(settings):
     """Returns the function that answers messages."""
-    loaders = {
-        "saved_model": load_saved_model,
-        "ctranslate2": load_ctranslate2,
-        "opennmt": load_opennmt,
-    }
+    loaders = {"saved_model": load_saved_model, "ctranslate2": load_ctranslate2}
     # Keep a reference to the model, because its signature does not keep it alive.
     translate, model = loaders[settings["kind"]](settings)
     return lambda batches, _=model: lambda: [text for each in batches for text in translate(each)]

@@ -1,7 +1,6 @@
-"""Compares the training speed of this project, OpenNMT-tf and PyTorch.
+"""Compares the training speed of this project and PyTorch.
 
-    python -m benchmarks.training --train_source=train.en.gz --train_target=train.de.gz \
-        --opennmt_python=ONMT/bin/python
+    python -m benchmarks.training --train_source=train.en.gz --train_target=train.de.gz
     python -m benchmarks.training --train_source=train.en.gz --train_target=train.de.gz \
         --preset=shaw_base --vocab_size=32000 --batch_tokens=2048
 
@@ -9,13 +8,11 @@ Systems:
     trainer              this project
     trainer bfloat16     the same in mixed precision
     trainer sinusoidal   the same with sinusoidal instead of relative positions
-    opennmt              OpenNMT-tf 2.32 in the environment of --opennmt_python
     torch                torch.nn.Transformer, pre-norm, with sinusoidal positions and fused Adam
 
 All systems train a new model on the same batches of ids in memory. A step is forward, backward and
 update, with dropout and label smoothing. Each system has a worker process. The workers take turns,
 --steps steps each, and every run has new batches. The first run traces graphs and is not counted.
-In OpenNMT-tf, all heads of a layer share one table, regardless of the preset.
 
 Columns, medians over runs with bootstrapped 95 % intervals:
     tokens/s         source and target tokens per second, without padding
@@ -47,11 +44,9 @@ SYSTEMS = {
     "trainer": {"kind": "trainer", "precision": "float32"},
     "trainer bfloat16": {"kind": "trainer", "precision": "bfloat16"},
     "trainer sinusoidal": {"kind": "trainer", "precision": "float32", "position": "sinusoidal"},
-    "opennmt": {"kind": "opennmt"},
     "torch": {"kind": "torch"},
 }
 MAX_LENGTH, LABEL_SMOOTHING = 256, 0.1
-# The presets that OpenNMT-tf supports too.
 RELATIVE = sorted(name for name, settings in PRESETS.items() if settings["position"] == "relative")
 flags.DEFINE_enum("preset", "tiny", RELATIVE, "Architecture.")
 flags.DEFINE_integer("vocab_size", 8000, "Size of the vocabulary.", lower_bound=4)
@@ -63,9 +58,6 @@ flags.DEFINE_integer("runs", 15, "Measurements of each system.", lower_bound=1)
 flags.DEFINE_integer("threads", 1, "Threads per op.", lower_bound=1)
 flags.DEFINE_list("systems", list(SYSTEMS), "Systems to measure. `trainer` is always included.")
 flags.register_validator("systems", set(SYSTEMS).issuperset, f"Expected {', '.join(SYSTEMS)}.")
-flags.DEFINE_string(
-    "opennmt_python", None, "Python with OpenNMT-tf. Without it, opennmt is left out."
-)
 
 
 def make_batches(vocab_size: int, batch_tokens: int, count: int):
@@ -110,15 +102,13 @@ def count_tokens(batches) -> int:
 
 def measure(batches) -> dict[str, list[dict]]:
     """Returns the answers of every system's worker to all runs but the first."""
-    pythons = {"opennmt": FLAGS.opennmt_python}
     names = [name for name in SYSTEMS if name == "trainer" or name in FLAGS.systems]
-    names = [name for name in names if name != "opennmt" or FLAGS.opennmt_python]
     runs = [[i, i + FLAGS.steps] for i in range(0, len(batches), FLAGS.steps)]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "batches.npz"
         write_batches(file, batches)
         settings = {name: worker_settings(name, file) for name in names}
-        (answers,) = ask_in_turns("benchmarks.training.worker", settings, pythons, [runs])
+        (answers,) = ask_in_turns("benchmarks.training.worker", settings, [runs])
     return {name: of_runs[1:] for name, of_runs in answers.items()}
 
 

@@ -3,9 +3,8 @@
 Started by `benchmarks.training` with settings as JSON. A message `[first, end]` trains on the
 batches from `first` to `end - 1`. The result is their losses.
 
-The module of a system, `KIND_step`, is imported only in its worker, because systems have their own
-environments. It defines `make(settings)`, which returns `prepare(batches)`, which returns the
-function that is timed.
+The module of a system, `KIND_step`, is imported only in its worker. It defines `make(settings)`,
+which returns `prepare(batches)`, which returns the function that is timed.
 """
 
 import importlib

@@ -3,7 +3,7 @@
 from t2t_relpos.attention.band import Distances
 from t2t_relpos.attention.masks import causal_mask, expand_to_batch, masked_softmax
 from t2t_relpos.attention.skew import relative_scores, relative_values
-from t2t_relpos.backend import arange, as_tensors, check_exported_lengths, matmul, ops
+from t2t_relpos.backend import arange, as_tensors, matmul, ops
 
 
 def two_sided_table(table):
@@ -78,7 +78,6 @@ def attend_2d(query, key, value, height_table, width_table, *, mask=None, dropou
         query, key, value, height_table, width_table
     )
     batch, heads, height, width, _ = ops.shape(query)
-    check_exported_lengths("RelativeMultiHeadAttention2D", batch, height, width)
     cells = height * width
     flat_query, flat_key, flat_value = (
         ops.reshape(x, (batch, heads, cells, x.shape[-1])) for x in (query, key, value)
@@ -147,7 +146,6 @@ def attend_two_blocks(
         query, key, value, key_table, value_table
     )
     batch, _, length, _ = ops.shape(query)
-    check_exported_lengths("LocalRelativeMultiHeadAttention", batch, length)
     count = (length + block_length - 1) // block_length
     queries = split_blocks(_pad_end(query, count, block_length), count, block_length)
     keys, values = (_with_previous(x, count, block_length) for x in (key, value))

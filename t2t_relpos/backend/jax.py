@@ -8,20 +8,18 @@ from keras import ops
 
 from t2t_relpos.backend import jax_flash as flash_kernel
 from t2t_relpos.backend import keras_ops
-from t2t_relpos.backend.keras_ops import is_portable
+from t2t_relpos.backend.keras_private import running_export_format
 
 __all__ = [
     "LARGE_INDEX_DTYPE",
-    "arange",
     "can_be_read",
-    "can_slice",
-    "check_exported_lengths",
     "clip_size",
     "compile_function",
     "custom_gradient",
     "device",
     "flash_kernel",
     "is_compiled",
+    "is_portable",
     "start_indices",
     "write_slice",
     "zeros_like_results",
@@ -46,15 +44,16 @@ def can_be_read(values):
     return not is_compiled(values) and getattr(values, "is_fully_addressable", True)
 
 
-def check_exported_lengths(layer, *sizes):
-    is_known = all(isinstance(size, int) for size in sizes)
-    if not is_known and is_portable():
-        # jax2onnx 0.17 can't convert the reshapes of such a layer.
+def is_portable():
+    format = running_export_format()
+    if format in keras_ops.FORMATS:
         raise ValueError(
-            f"{layer} can be exported from JAX for a fixed batch size and length only. Pass "
-            "`input_signature` with fixed shapes to `export`, or export on TensorFlow or PyTorch. "
-            f"Received: sizes {sizes}."
+            f"Expected an export to {format} from TensorFlow or PyTorch. Received: an export from "
+            'JAX. Write the model with `model.save("model.keras")`. The weights are the same on '
+            'all backends. Then run: KERAS_BACKEND=tensorflow python -c "import keras, t2t_relpos; '
+            f"keras.saving.load_model('model.keras').export('model.{format}', format='{format}')\""
         )
+    return keras_ops.is_in_portable()
 
 
 def compile_function(model, function, *, jit_compile):
@@ -106,11 +105,6 @@ def clip_size(x, low, high):
     return jax.core.max_dim(low, jax.core.min_dim(high, x))
 
 
-def can_slice(*sizes):
-    # jax2onnx 0.17 converts a shift by reshaping to a graph with wrong shapes.
-    return keras_ops.can_slice(*sizes) and not is_portable()
-
-
 def start_indices(*indices):
     # JAX refuses indices of different dtypes. With JAX_ENABLE_X64, those of a loop are int64.
     return tuple(ops.convert_to_tensor(index, dtype="int32") for index in indices)
@@ -119,10 +113,3 @@ def start_indices(*indices):
 def write_slice(x, update, start, axis):
     starts = (start if each == axis else 0 for each in range(len(x.shape)))
     return ops.slice_update(x, start_indices(*starts), update)
-
-
-def arange(length):
-    if is_portable():
-        # jax2onnx 0.17 can convert neither `arange` of a symbolic length nor one without a start.
-        return ops.cumsum(ops.ones((length,), dtype="int32")) - 1
-    return keras_ops.arange(length)

@@ -142,15 +142,6 @@ def is_building_from_averages():
     return False
 
 
-def check_exported_lengths(layer, *sizes):
-    """Raises ValueError if JAX exports a layer with symbolic sizes to one of `FORMATS`.
-
-    Args:
-        layer: name of the layer, for the error.
-        *sizes: batch size and lengths, ints or symbolic lengths of JAX.
-    """
-
-
 def compile_function(model, function, *, jit_compile):
     """Returns a function of tensors, compiled as far as the backend can.
 

@@ -8,7 +8,7 @@ the function is a single operation, which computes as without compilation.
 import contextlib
 import functools
 import json
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 

@@ -1,7 +1,5 @@
 """Packs the sequences of a batch into one sequence without padding, and attends to it."""
 
-import keras
-import numpy as np
 from keras import ops
 
 from t2t_relpos import _checks, backend
@@ -17,26 +15,20 @@ class Packing:
     the P tokens of the batch. Attention needs the separate sequences, so `TransformerEncoder` and
     `TransformerDecoder` have the packing as a call argument.
 
-    Without `capacity`, P is the number of tokens. It depends on the values of the mask, so this
-    form is not available in code that XLA or `jax.jit` compiles. With `capacity`, P is `capacity`:
-    zeros follow the tokens.
+    P depends on the values of the mask, so code that XLA or `jax.jit` compiles can't pack. Pad
+    there, and pass the mask to the layers.
 
     Args:
         mask: bool `[B, T]`, True = a token. A False before the last True counts as a token, and is
             attended to, unlike with `padding_mask`. In a batch without tokens, the first position
             counts as a token.
-        capacity: P, an int of at least the number of tokens. Default: the number of tokens. In
-            compiled code, which can't raise an error, `pack` and `unpack` return no token if the
-            tokens exceed the capacity: all entries are NaN, or the smallest value of an integer
-            dtype (the largest one if it is unsigned). Layers that get the packing do not check
-            this: give them the result of `pack`.
 
     Attributes:
         mask: bool `[B, T]`, True = packed.
 
     Raises:
-        ValueError: if the mask is not of rank 2, a tensor does not have the shape of this batch,
-            the number of tokens exceeds `capacity`, or `capacity` is missing in compiled code.
+        ValueError: if the mask is not of rank 2, a tensor does not have the shape of this batch, or
+            the code is compiled.
 
     Example:
     >>> import numpy as np
@@ -50,11 +42,9 @@ class Packing:
     >>> outputs = packing.unpack(layer(packed, packing=packing))
     >>> tuple(outputs.shape), bool(ops.all(outputs[1, 1:] == 0))
     ((2, 3, 8), True)
-    >>> tuple(Packing(np.ones((2, 3), bool), capacity=8).pack(np.ones((2, 3, 8))).shape)
-    (1, 8, 8)
     """
 
-    def __init__(self, mask, capacity=None):
+    def __init__(self, mask):
         mask = ops.convert_to_tensor(mask)
         _checks.check(mask, "mask", "B T", "mask")
         mask = ops.cast(mask, "bool")
@@ -65,17 +55,10 @@ class Packing:
         is_first = ops.arange(ops.size(flat), dtype="int32") == 0
         flat = ops.logical_or(flat, ops.logical_and(is_first, ops.logical_not(ops.any(flat))))
         self.mask = ops.reshape(flat, self._shape)
-        is_token = ops.cast(flat, "int32")
-        count, total = ops.cumsum(is_token), ops.sum(is_token)
         # Slots are the positions `b·T + t` of the padded batch. `_tokens` is the token of every
-        # slot, `_slots` the slot of every token. Padding is -1.
-        self._tokens = ops.where(flat, count - 1, -1)
-        self._fits = True
-        if capacity is None:
-            self._slots = _slots_of_tokens(flat)
-        else:
-            self._slots = _slots_with_padding(count, total, capacity)
-            self._fits = _check_capacity(total, capacity)
+        # slot, -1 on padding. `_slots` is the slot of every token.
+        self._tokens = ops.where(flat, ops.cumsum(ops.cast(flat, "int32")) - 1, -1)
+        self._slots = _slots_of_tokens(flat)
 
     def pack(self, x):
         """Packs `[B, T, D]` into `[1, P, D]`."""
@@ -83,14 +66,14 @@ class Packing:
         _checks.check_shape(x.shape, "x", "B T D", sizes, advice=_MATCH)
         width = x.shape[-1]
         packed = _take_rows(ops.reshape(x, (-1, width)), self._slots, self._tokens)
-        return ops.expand_dims(self._or_invalid(packed), 0)
+        return ops.expand_dims(packed, 0)
 
     def unpack(self, x):
         """Unpacks `[1, P, D]` into `[B, T, D]`, with zeros at padding."""
         self._check_packed(x)
         width = x.shape[-1]
         rows = _take_rows(ops.reshape(x, (-1, width)), self._tokens, self._slots)
-        return ops.reshape(self._or_invalid(rows), (*self._shape, width))
+        return ops.reshape(rows, (*self._shape, width))
 
     def split_heads(self, x, num_heads):
         """Unpacks `[1, P, N·H]` into heads `[B, N, T, H]`, with zeros at padding."""
@@ -113,17 +96,6 @@ class Packing:
         sizes, advice = {"P": self._slots.shape[0]}, "Pass tokens that `pack` returned."
         _checks.check_shape(x.shape, "x", "1 P D", sizes, advice=advice)
 
-    def _or_invalid(self, x):
-        """Returns `x`, or no valid value if the tokens exceed the capacity."""
-        if self._fits is True:
-            return x
-        dtype = keras.backend.standardize_dtype(x.dtype)
-        if "float" in dtype:
-            return x * backend.one_or_nan(self._fits, dtype)
-        limits = None if dtype == "bool" else np.iinfo(dtype)
-        invalid = False if limits is None else limits.min or limits.max
-        return ops.where(self._fits, x, ops.cast(invalid, dtype))
-
     # The result is not cached. Every layer computes it again, but TensorFlow merges equal nodes of
     # a graph.
     def _rows_of_heads(self, num_heads):
@@ -136,7 +108,6 @@ class Packing:
         divisor = max(length, 1) if isinstance(length, int) else ops.maximum(length, 1)
         rows, positions = self._slots // divisor, self._slots % divisor
         of_tokens = (rows[:, None] * num_heads + heads) * length + positions[:, None]
-        of_tokens = ops.where(self._slots[:, None] < 0, -1, of_tokens)
         return ops.reshape(of_slots, (-1,)), ops.reshape(of_tokens, (-1,))
 
 
@@ -144,37 +115,11 @@ def _slots_of_tokens(flat):
     """Returns the slots of all tokens `[P]` from their mask `[B·T]`."""
     if backend.is_compiled(flat):
         raise ValueError(
-            "Packing requires `capacity` in code that XLA or jax.jit compiles, because the number "
-            "of tokens depends on the mask's values. Write Packing(mask, capacity=N), with N at "
-            "least the number of tokens of a batch, or do not compile this code."
+            "Expected a Packing in code that is not compiled, because the number of tokens depends "
+            "on the mask's values. Received: code that XLA or jax.jit compiles. Pad the batch "
+            "there and pass the mask to the layers, or do not compile this code."
         )
     return ops.cast(ops.nonzero(flat)[0], "int32")
-
-
-def _slots_with_padding(count, total, capacity):
-    """Returns the slots of `capacity` tokens, -1 after the last one.
-
-    `count` is the number of tokens up to every slot.
-    """
-    if not _checks.is_integer(capacity) or capacity < 1:
-        raise ValueError(f"Expected `capacity` to be an int of at least 1. Received: {capacity!r}")
-    capacity = int(capacity)
-    number = ops.arange(1, capacity + 1, dtype="int32")
-    slots = ops.cast(ops.searchsorted(count, number, side="left"), "int32")
-    return ops.where(number <= total, slots, -1)
-
-
-def _check_capacity(total, capacity):
-    """Returns whether the tokens fit: True, or a scalar tensor if their number is unknown."""
-    _, tokens = _checks.known_range(total)
-    if tokens is None:
-        return total <= capacity
-    if tokens > capacity:
-        raise ValueError(
-            f"The batch has {tokens} tokens, but the packing has capacity={capacity}. Increase "
-            "`capacity`, or split the batch."
-        )
-    return True
 
 
 def _take_rows(x, indices, inverse_indices):

@@ -27,9 +27,9 @@ class AttentionKind(NamedTuple):
 
 
 KINDS = (
+    AttentionKind("cross", "Cross-attention", "decoder_layers", "cross_attention"),
     AttentionKind("encoder", "Encoder self-attention", "encoder_layers", "self_attention"),
     AttentionKind("decoder", "Decoder self-attention", "decoder_layers", "self_attention"),
-    AttentionKind("cross", "Cross-attention", "decoder_layers", "cross_attention"),
 )
 
 

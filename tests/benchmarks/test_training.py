@@ -10,7 +10,6 @@ from absl import flags
 from benchmark_runs import run
 from programs import loaded
 
-from benchmarks.training import opennmt_step
 from examples.synthetic_corpus import generate
 from t2t_relpos.models import Transformer, TransformerConfig
 
@@ -58,16 +57,6 @@ def test_batches_have_at_most_the_given_tokens_and_are_saved(files, tmp_path):
         assert max(inputs.size, targets.size) <= 67
     arrays = np.load(tmp_path / "batches.npz")
     np.testing.assert_array_equal(arrays["targets_2"], made[2][1])
-
-
-def test_opennmt_convert_batch_keeps_the_sentences():
-    features, labels = opennmt_step.convert_batch(INPUTS, TARGETS)
-    assert {name: value.tolist() for name, value in features.items()} == {
-        "ids": [[6, 2, 0], [5, 5, 2]],
-        "length": [2, 3],
-    }
-    expected = {"ids": [[1, 4], [1, 0]], "ids_out": [[4, 2], [2, 0]], "length": [2, 1]}
-    assert {name: value.tolist() for name, value in labels.items()} == expected
 
 
 @pytest.mark.parametrize("preset", ["tiny", "shaw_base"])

@@ -281,7 +281,6 @@ ERRORS = {
     "packed attention": [({"x": X}, PACKED)],
     "mask of packing": [
         ({"mask": X}, "`mask` of shape [B, T]. Received: shape (3, 7, 6)"),
-        *(({"capacity": x}, "`capacity` to be an int of at least 1") for x in (0, 2.5, True)),
     ],
 }
 

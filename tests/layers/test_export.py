@@ -21,8 +21,6 @@ BLOCK = {"intermediate_dim": 16, "num_heads": 2, "max_relative_position": 4}
 SIZES = [(2, 7, 9), (3, 20, 2), (1, 1, 1)]
 # Converters warn about their own dependencies.
 pytestmark = pytest.mark.filterwarnings("ignore")
-# jax2onnx converts these for fixed batch sizes and lengths only.
-FIXED_ON_JAX = {"2d", "local"}
 # The encoder contains the attention of the case "relative".
 FAST = ("relative_left_right", "relations", "encoder")
 some_and_all = pytest.mark.parametrize(
@@ -40,14 +38,9 @@ class Recorder(keras.layers.Layer):
         return x
 
 
-def model_of(names, arrays=None):
-    """Returns a functional model with an output for each name, for unknown sizes or for arrays."""
+def model_of(names):
+    """Returns a functional model of unknown sizes with an output for each name."""
     inputs = symbolic_inputs(INPUTS)
-    if arrays is not None:
-        inputs = {
-            name: keras.Input(batch_shape=x.shape, dtype=str(x.dtype), name=name)
-            for name, x in arrays.items()
-        }
     used = {**inputs, **derived(inputs["x"], inputs["y"])} if BACKEND == "jax" else inputs
     outputs = [CASES[name].call(CASES[name].make(), used, masks=True) for name in names]
     return keras.Model(inputs, [*outputs, Recorder()(inputs["x"])])
@@ -115,7 +108,7 @@ FORMATS = {
 }
 SUPPORTED = {
     "tensorflow": ["tf_saved_model", "onnx", "litert"],
-    "jax": ["tf_saved_model", "onnx"],
+    "jax": ["tf_saved_model"],
     "torch": ["onnx"],
 }[BACKEND]
 
@@ -124,7 +117,7 @@ def export(model, format, folder, **options):
     """Exports a model. Returns a function that runs the result."""
     packages = ["tensorflow"]
     if format == "onnx":
-        converter = {"tensorflow": "tf2onnx", "jax": "jax2onnx"}.get(BACKEND, "onnx")
+        converter = "tf2onnx" if BACKEND == "tensorflow" else "onnx"
         packages = ["onnx", "onnxruntime", converter]
     for package in packages:
         pytest.importorskip(package, reason=f"requires {package}")
@@ -144,9 +137,6 @@ def assert_equal_outputs(run, model, inputs, names=("logits",)):
 @pytest.mark.parametrize("format", SUPPORTED)
 @some_and_all
 def test_export_of_layers_for_unknown_sizes(names, format, tmp_path):
-    if BACKEND == "jax" and format == "onnx":
-        # See test_export_for_fixed_sizes_on_jax.
-        names = [name for name in names if name not in FIXED_ON_JAX]
     model = model_of(names)
     model.compile("sgd", "mse", jit_compile=BACKEND != "torch")
     Recorder.records.clear()
@@ -162,28 +152,15 @@ def test_export_of_layers_for_unknown_sizes(names, format, tmp_path):
         assert_equal_outputs(run, model, arrays_of(*sizes), [*names, "recorder"])
 
 
-@pytest.mark.skipif(BACKEND != "jax", reason="other backends export unknown sizes")
-@some_and_all
-def test_export_for_fixed_sizes_on_jax(names, tmp_path):
-    names = dict.fromkeys([*names, *FIXED_ON_JAX])
-    arrays = arrays_of(2, 10, 5)
-    model = model_of(names, arrays)
-    model(arrays)
-    signature = [
-        {i.name: keras.InputSpec(shape=i.shape, dtype=i.dtype, name=i.name) for i in model.inputs}
-    ]
-    run = export(model, "onnx", tmp_path, input_signature=signature)
-    assert_equal_outputs(run, model, arrays, [*names, "recorder"])
-
-
-@pytest.mark.skipif(BACKEND != "jax", reason="tests an error on JAX")
-@pytest.mark.parametrize("name", sorted(FIXED_ON_JAX))
-def test_jax_reports_layers_that_need_fixed_sizes(name, tmp_path):
-    model = model_of([name])
+@pytest.mark.skipif(BACKEND != "jax", reason="other backends export to ONNX")
+def test_onnx_from_jax_names_the_command_on_another_backend(tmp_path):
+    model = model_of(["encoder"])
     model(arrays_of(2, 6, 8))
-    message = "fixed batch size and length only. Pass `input_signature`"
+    message = (
+        "from TensorFlow or PyTorch. Received: an export from JAX. .* KERAS_BACKEND=tensorflow"
+    )
     with pytest.raises(ValueError, match=message):
-        export(model, "onnx", tmp_path)
+        model.export(str(tmp_path / "model.onnx"), format="onnx", verbose=False)
 
 
 def transformer(**settings):
@@ -244,6 +221,7 @@ class Subclassed(keras.Model):
         return self.residual(self.encoder(x), sublayer=self.dense)
 
 
+@pytest.mark.skipif("onnx" not in SUPPORTED, reason="requires an export to ONNX")
 def test_export_of_a_subclassed_model(tmp_path):
     model, x = Subclassed(), arrays_of(2, 7, 9)["x"]
     expected = ops.convert_to_numpy(model(x))

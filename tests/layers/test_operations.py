@@ -213,30 +213,6 @@ def layers_without_attention(inputs, masks, dropout):
     return embedding(x, reverse=True)
 
 
-@keras.saving.register_keras_serializable(package="tests")
-class PackedEncoder(keras.layers.Layer):
-    """An encoder block that packs its inputs."""
-
-    def __init__(self, dropout, **kwargs):
-        super().__init__(**kwargs)
-        self.block = layers.TransformerEncoder(**BLOCK, dropout=dropout)
-
-    def build(self, x_shape, is_token_shape):
-        self.block.build(x_shape)
-
-    def compute_output_shape(self, x_shape, is_token_shape):
-        # JAX can't infer it for an unknown batch size and length.
-        return x_shape
-
-    def call(self, x, is_token, training=None):
-        packing = layers.Packing(is_token, capacity=BATCH * 9)
-        return packing.unpack(self.block(packing.pack(x), packing=packing, training=training))
-
-
-def packed_encoder(inputs, masks, dropout):
-    return PackedEncoder(dropout)(inputs["x"], inputs["x_mask"])
-
-
 def transformer(inputs, masks, dropout):
     sizes = {"vocab_size": VOCAB_SIZE, "num_encoder_layers": 1, "num_decoder_layers": 1}
     config = TransformerConfig(**sizes, hidden_dim=WIDTH, **BLOCK, dropout=dropout)
@@ -249,8 +225,7 @@ def causal_lm(inputs, masks, dropout):
 
 
 MODELS = {
-    function.__name__: function
-    for function in (layers_without_attention, packed_encoder, transformer, causal_lm)
+    function.__name__: function for function in (layers_without_attention, transformer, causal_lm)
 }
 CLASSES = {x for x in vars(layers).values() if isinstance(x, type) and issubclass(x, keras.Layer)}
 # Functions of (inputs, masks, dropout).
@@ -259,7 +234,7 @@ OUTPUTS = {name: functools.partial(case_outputs, name) for name in LAYERS} | MOD
 # that define a gradient.
 OWN_GRADIENTS = (
     *("relative_0", "relative_flash_0", "relative_window_0", "v2_masked_0", "2d_0", "local_0"),
-    *("relations_0", "layers_without_attention", "packed_encoder"),
+    *("relations_0", "layers_without_attention"),
 )
 COMPOSED = ("v2_0", "encoder_0", "decoder_relative_cross_attention_0", "transformer", "causal_lm")
 COMPILED = (*OWN_GRADIENTS, *COMPOSED)
@@ -275,7 +250,7 @@ GROUPS = {
     # Other layers apply dropout in the same way.
     "with_dropout": (
         *("relative_flash_0", "relative_window_0", "2d_0", "local_0", "relations_0"),
-        *("decoder_relative_cross_attention_0", "packed_encoder"),
+        "decoder_relative_cross_attention_0",
     ),
 }
 

@@ -27,63 +27,52 @@ def draw(rng, mask, width=6):
     return rng.normal(size=(*mask.shape, width)).astype("float32")
 
 
-def packed_tokens(x, capacity):
-    """Returns the tokens of `TARGETS`, followed by zeros up to the capacity."""
-    tokens = x[TARGET_TOKENS]
-    zeros = np.zeros((max(0, (capacity or 0) - len(tokens)), x.shape[-1]))
-    return np.concatenate([tokens, zeros])[None]
-
-
-@pytest.mark.parametrize("capacity", [None, 15])
-def test_pack_concatenates_tokens(capacity, rng):
+def test_pack_concatenates_tokens(rng):
     x = draw(rng, TARGETS)
-    packing = Packing(TARGETS, capacity=capacity)
+    packing = Packing(TARGETS)
     np.testing.assert_array_equal(packing.mask, TARGET_TOKENS)
     packed = packing.pack(x)
-    np.testing.assert_array_equal(packed, packed_tokens(x, capacity))
+    np.testing.assert_array_equal(packed, x[TARGET_TOKENS][None])
     np.testing.assert_array_equal(packing.unpack(packed), np.where(TARGET_TOKENS[..., None], x, 0))
 
 
-@pytest.mark.parametrize("capacity", [None, 15])
-def test_packing_splits_and_merges_heads(capacity, rng):
-    packing = Packing(TARGETS, capacity=capacity)
+def test_packing_splits_and_merges_heads(rng):
+    packing = Packing(TARGETS)
     x = draw(rng, TARGETS) * TARGET_TOKENS[..., None]
     heads = np.reshape(x, (3, 7, 2, 3)).transpose(0, 2, 1, 3)
     np.testing.assert_array_equal(packing.split_heads(packing.pack(x), 2), heads)
-    np.testing.assert_array_equal(packing.merge_heads(heads), packed_tokens(x, capacity))
+    np.testing.assert_array_equal(packing.merge_heads(heads), x[TARGET_TOKENS][None])
 
 
-@pytest.mark.parametrize(("rows", "capacity"), [(0, None), (2, None), (2, 2)])
-def test_packing_without_tokens(rows, capacity, rng):
+@pytest.mark.parametrize("rows", [0, 2])
+def test_packing_without_tokens(rows, rng):
     mask = np.zeros((rows, 3), bool)
-    packing = Packing(mask, capacity=capacity)
+    packing = Packing(mask)
     x = draw(rng, mask)
     packed = packing.pack(x)
-    assert tuple(packed.shape) == (1, capacity or min(rows, 1), 6)
-    np.testing.assert_array_equal(packed[0, :1], x[:1, 0])
-    np.testing.assert_array_equal(packed[0, 1:], 0)
+    assert tuple(packed.shape) == (1, min(rows, 1), 6)
+    np.testing.assert_array_equal(packed[0], x[:1, 0])
     np.testing.assert_array_equal(packing.unpack(packed)[:1, :1], x[:1, :1])
     np.testing.assert_array_equal(packing.merge_heads(packing.split_heads(packed, 3)), packed)
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0, 0)])
-@pytest.mark.parametrize("capacity", [None, 2])
-def test_packing_without_positions(shape, capacity):
-    packing = Packing(np.ones(shape, bool), capacity=capacity)
+def test_packing_without_positions(shape):
+    packing = Packing(np.ones(shape, bool))
     packed = packing.pack(np.ones((*shape, 6), "float32"))
-    np.testing.assert_array_equal(packed, np.zeros((1, capacity or 0, 6)))
+    np.testing.assert_array_equal(packed, np.zeros((1, 0, 6)))
     assert tuple(packing.unpack(packed).shape) == (*shape, 6)
     heads = packing.split_heads(packed, 3)
     np.testing.assert_array_equal(packing.merge_heads(heads), packed)
     layer = RelativeMultiHeadAttention(2, 3, max_relative_position=2)
     layer.build(packed.shape, packed.shape)
     outputs = layer.attend_packed(packed, packed, packing, packing)
-    assert tuple(outputs.shape) == (1, capacity or 0, 6)
+    assert tuple(outputs.shape) == (1, 0, 6)
 
 
 def test_packing_without_positions_in_a_graph(rng, tf):
     def packed_and_unpacked(x, mask):
-        packing = Packing(mask, capacity=25)
+        packing = Packing(mask)
         packed = packing.pack(x)
         return packed, packing.unpack(packed), packing.merge_heads(packing.split_heads(packed, 2))
 
@@ -226,52 +215,7 @@ def test_packed_transformer_blocks_equal_padded(normalize_first, rng):
     assert_all_close(run(packed), run(padded), atol=2e-5)
 
 
-def test_capacity_is_checked_in_eager_mode():
-    Packing(TARGETS, capacity=12)
-    with pytest.raises(ValueError, match="has 12 tokens, but the packing has capacity=11"):
-        Packing(TARGETS, capacity=11)
-
-
-def test_packing_with_capacity_can_be_compiled(rng):
-    encoder = TransformerEncoder(
-        11, 2, max_relative_position=3, normalize_first=True, bias_initializer="normal"
-    )
-    x = draw(rng, SOURCE)
-    encoder(x)
-    cotangent = draw(rng, SOURCE) * SOURCE[..., None]
-
-    def packed(x, mask):
-        packing = Packing(mask, capacity=25)
-        return packing.unpack(encoder(packing.pack(x), packing=packing))
-
-    padded = lambda x: ops.where(SOURCE[..., None], encoder(x, padding_mask=SOURCE), 0.0)
-    compiled = compile_function(packed)
-    found = output_and_gradients(lambda x: compiled(x, SOURCE), x, cotangent)
-    expected = output_and_gradients(padded, x, cotangent)
-    assert_all_close(found, expected, atol=2e-5)
-    too_many = compiled(ops.convert_to_tensor(x), np.ones_like(SOURCE))
-    assert np.isnan(ops.convert_to_numpy(too_many)).all()
-
-
-@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool", "float16"])
-def test_packing_beyond_the_capacity_has_no_valid_values(dtype, rng):
-    x = rng.integers(1, 9, (3, 11, 2)).astype(dtype)
-
-    def packed_and_unpacked(x, mask):
-        packing = Packing(mask, capacity=20)
-        packed = packing.pack(x)
-        return packed, packing.unpack(packed)
-
-    compiled = compile_function(packed_and_unpacked)
-    packed, unpacked = map(ops.convert_to_numpy, compiled(x, SOURCE))
-    np.testing.assert_array_equal(packed[0], x[SOURCE])
-    np.testing.assert_array_equal(unpacked, np.where(SOURCE[..., None], x, 0))
-    invalid = {"int32": -(2**31), "uint8": 255, "bool": False}.get(dtype, np.nan)
-    for found in map(ops.convert_to_numpy, compiled(x, np.ones_like(SOURCE))):
-        np.testing.assert_array_equal(found, np.full(found.shape, invalid))
-
-
-def test_packing_without_capacity_can_not_be_compiled(rng):
+def test_packing_can_not_be_compiled(rng):
     compiled = compile_function(lambda x, mask: Packing(mask).pack(x))
-    with pytest.raises(ValueError, match=r"Write Packing\(mask, capacity=N\)"):
+    with pytest.raises(ValueError, match="Received: code that XLA or jax.jit compiles. Pad"):
         compiled(draw(rng, SOURCE), SOURCE)

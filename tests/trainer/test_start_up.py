@@ -68,9 +68,9 @@ UNKNOWN_FLAGS = {
     ("translate", "--model_dir=runs/x"): "The program reads an exported model: run `python -m "
     "trainer.export --model_dir=...`, then give --saved_model=saved_models/NAME.",
     ("visualize", "--saved_model=x"): "The program reads a model directory: give the exported one.",
-    ("evaluate", "--saved_mode=x"): "Did you mean --saved_model?",
-    ("average", "--output=x"): "It is a flag of evaluate, translate, visualize. Did you mean "
-    "--output_dir?",
+    ("evaluate", "--saved_modle=x"): "Did you mean --saved_model?",
+    ("average", "--output=x"): "It is a flag of evaluate, translate, visualize. Flags are listed "
+    "by --help.",
     ("train", "--log_di=x"): "Flags are listed by --help.",
 }
 SETTINGS = """

@@ -5,7 +5,6 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 _BATCH_SIZE = 1024
 _HASHED_BYTES = 1 << 26  # Of larger splits, only sizes are compared: hashing takes seconds.
@@ -133,49 +132,14 @@ def read_tfds(
     return TfdsCorpus(name, split, *pair, data_dir)
 
 
-class MissingData(NamedTuple):
-    """A translation set that is not on disk. Sizes in bytes are None if they are not known."""
-
-    folder: str
-    download_size: int | None
-    prepared_size: int | None
-
-
-def find_missing(name: str, direction: str | None, data_dir: str | None) -> MissingData | None:
-    """Returns the sizes of a set that `read_tfds` would download, or None if it is on disk."""
+def describe_missing(name: str, direction: str | None, data_dir: str | None) -> str | None:
+    """Returns a line about a set that `read_tfds` would download, or None if it is on disk."""
     builder, _ = _translation_builder(name, direction, data_dir)
     if Path(builder.data_dir).exists():
         return None
-    sizes = builder.info.download_size or _size_of_downloads(builder), builder.info.dataset_size
-    return MissingData(str(builder.data_dir), *(int(size) if size else None for size in sizes))
-
-
-class _UrlRecorder:
-    """Replaces the download manager of TensorFlow Datasets. It records addresses of files."""
-
-    def __init__(self):
-        self.urls = set()
-
-    def download_and_extract(self, urls):
-        import tensorflow as tf
-
-        self.urls.update(tf.nest.flatten(urls))
-        return tf.nest.map_structure(Path, urls)
-
-    download = download_and_extract
-
-    def extract(self, paths):
-        return paths
-
-
-def _size_of_downloads(builder):
-    """Returns the sum of the sizes that TensorFlow Datasets has recorded, or None."""
-    recorder = _UrlRecorder()
-    try:
-        builder._split_generators(recorder)
-        return sum(builder.url_infos[url].size for url in recorder.urls)
-    except Exception:  # Other sets read the downloaded files here, or have no recorded sizes.
-        return None
+    size = builder.info.download_size
+    size = f"{int(size) / 2**30:.2f} GiB" if size else "TensorFlow Datasets records no size"
+    return f"Data: {name} is not in {builder.data_dir}. A run downloads it ({size})."
 
 
 def _translation_builder(name, direction, data_dir):

@@ -10,13 +10,13 @@ import functools
 import keras
 import tensorflow as tf
 
+from t2t_relpos.decoding import DecodingResult, beam_search, length_penalty
 from t2t_relpos.models.folded import FoldedTransformer, fold_weights
 
 from ..data.tokenizer import EOS_ID, PAD_ID, Tokenizers
 from ..model_dir import ModelDirectory
-from .search import compiled_search, n_best
 from .translation_settings import TranslationSettings, longest_input
-from .translator import ABSENT
+from .translator import NO_OUTPUT_SCORE
 from .warmup import warmup_requests
 
 _WIDEST_SMALL_BEAM = 256
@@ -97,8 +97,9 @@ class TranslationModule(tf.Module):
         Raises:
             tf.errors.InvalidArgumentError: when the graph runs, if `text` has another rank.
         """
-        search = self._compiled_search if self.settings.jit_compile else self._default_search
-        results = self._translate_with(search, text, 1)
+        settings = self.settings
+        arguments = settings.beam_size, settings.alpha, settings.longest_translation, 1
+        results = self._translate_with(lambda ids: self._search(ids, *arguments), text, 1)
         return results | {name: results[name][:, 0] for name in _BY_TRANSLATION}
 
     @tf.function(
@@ -221,7 +222,7 @@ class TranslationModule(tf.Module):
         )
         # A blank sentence has a single translation, which is empty.
         is_first = tf.tile(tf.range(num_results)[None] == 0, [tf.size(text), 1])
-        blank_scores = tf.where(is_first, 0.0, ABSENT)
+        blank_scores = tf.where(is_first, 0.0, NO_OUTPUT_SCORE)
         return {
             "translations": tf.scatter_nd(nonblank, translations, tf.shape(is_first, tf.int64)),
             "scores": tf.tensor_scatter_nd_update(blank_scores, nonblank, scores),
@@ -239,27 +240,24 @@ class TranslationModule(tf.Module):
 
     def _search(self, ids, beam_size, alpha, max_length, num_results):
         """Returns the results of `_texts` for ragged ids, B >= 1."""
-        found = n_best(
-            self.transformer,
-            ids.to_tensor(),
-            tf.minimum(_lengths(ids) + self.settings.extra_length, max_length),
+        limit = tf.minimum(_lengths(ids) + self.settings.extra_length, max_length)
+        longest = tf.reduce_max(limit)
+        source = ids.to_tensor(PAD_ID)
+        state, step = self.transformer.start_search(source, longest, beam_size, growing=True)
+        found = beam_search(
+            step,
+            state,
+            batch_size=tf.shape(source)[0],
+            max_length=longest,
             beam_size=beam_size,
             alpha=alpha,
             num_results=num_results,
             early_stopping=self.settings.early_stopping,
+            eos_id=EOS_ID,
+            pad_id=PAD_ID,
+            length_limit=limit,
         )
-        return self._texts(found)
-
-    def _default_search(self, ids):
-        settings = self.settings
-        arguments = settings.beam_size, settings.alpha, settings.longest_translation, 1
-        return self._search(ids, *arguments)
-
-    def _compiled_search(self, ids):
-        limit = _lengths(ids) + self.settings.extra_length
-        fallback = functools.partial(self._default_search, ids)
-        model = self.transformer, self.settings
-        return compiled_search(*model, ids.to_tensor(), limit, self._texts, fallback)
+        return self._texts(_without_missing_ids(found, alpha))
 
     def _texts(self, found):
         """Returns translations, scores, and whether they are complete, each `[B, n]`."""
@@ -307,6 +305,19 @@ class TextModule(tf.Module):
         Ids outside the vocabulary are ignored.
         """
         return {"text": self._tokenizer.detokenize(ids)}
+
+
+def _without_missing_ids(found, alpha):
+    """Returns a result whose missing hypotheses have no ids and the score `NO_OUTPUT_SCORE`."""
+    # A missing hypothesis has a very low log-probability. The length penalty may have raised its
+    # score above the threshold, so both are compared.
+    log_probs = found.scores * length_penalty(found.lengths, alpha)
+    is_missing = tf.minimum(found.scores, log_probs) < NO_OUTPUT_SCORE / 2
+    return DecodingResult(
+        ids=tf.where(is_missing[..., None], PAD_ID, found.ids),
+        scores=tf.where(is_missing, NO_OUTPUT_SCORE, found.scores),
+        lengths=tf.where(is_missing, 0, found.lengths),
+    )
 
 
 def _lengths(ids):

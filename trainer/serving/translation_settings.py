@@ -12,9 +12,7 @@ class TranslationSettings:
     """Default options and limits of a `TranslationModule`.
 
     The length penalty is `((5 + length) / 6) ** alpha`. Defaults of `max_input_length` and
-    `extra_length` are those of tensor2tensor. With `jit_compile`, batches are padded to the sizes
-    in `trainer.serving.search`. Larger batches, longer sentences, and requests with other settings
-    run without XLA.
+    `extra_length` are those of tensor2tensor.
     """
 
     beam_size: int = setting("Hypotheses per sentence.", 4, at_least=1)
@@ -29,11 +27,6 @@ class TranslationSettings:
         "Stop a search at beam_size finished translations. This is faster but less exact.", False
     )
     max_beam_size: int = setting("Maximum beam size of a request.", 32, at_least=1)
-    jit_compile: bool = setting(
-        "Compile serving_default with XLA, for small batches. TensorFlow Serving then needs "
-        "--xla_cpu_compilation_enabled=true.",
-        False,
-    )
 
     def __post_init__(self):
         setting_flags.check(self)

@@ -8,8 +8,9 @@ import numpy as np
 
 from ..errors import plain_message
 
-# Score of a missing translation. It is finite, because JSON has no infinity.
-ABSENT = -1e7
+# Score of a missing translation, that of `t2t_relpos.decoding`, which `translate` does not import.
+# It is finite, because JSON has no infinity.
+NO_OUTPUT_SCORE = -1e7
 
 
 class Alignment(NamedTuple):
@@ -92,7 +93,7 @@ class Translator:
             [
                 Translation(text, score, cut, alignment, ends)
                 for rank, (text, score, alignment, ends) in enumerate(zip(*row))
-                if rank == 0 or score > ABSENT
+                if rank == 0 or score > NO_OUTPUT_SCORE
             ]
             for cut, *row in zip(truncated, *columns)
         ]

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from .search import COMPILED_BATCH_SIZES, compiled_lengths
-
 WARMUP_FILE = Path("assets.extra/tf_serving_warmup_requests")
 BATCH_SIZES = (1, 8, 32)
 # Numbers of ids of a short sentence and of a long one.
@@ -34,17 +32,10 @@ def write(directory: Path, model_name: str, requests: Iterable[tuple[str, dict]]
 
 
 def warmup_requests(tokenizers, settings) -> Iterator[tuple[str, dict]]:
-    """Yields (signature, arguments) for several batch sizes and sentence lengths.
-
-    With `jit_compile`, the requests include every size for which the search is compiled.
-    """
+    """Yields (signature, arguments) for several batch sizes and sentence lengths."""
     tokenizer, longest = tokenizers.source, settings.max_input_length
     for length, batch in itertools.product(LENGTHS, BATCH_SIZES):
         yield "serving_default", {"text": sentences(tokenizer, batch, min(length, longest))}
-    if settings.jit_compile:
-        for length in [0, *compiled_lengths(longest)[:-1]]:
-            for batch in COMPILED_BATCH_SIZES:
-                yield "serving_default", {"text": _longer_than(length, tokenizer, batch)}
     length = min(LENGTHS[0], longest)
     text, translation = (sentences(tokenizer, 1, length) for tokenizer in tokenizers)
     yield "score", {"text": text, "translation": translation}
@@ -59,16 +50,6 @@ def sentences(tokenizer, count: int, length: int) -> tf.Tensor:
     first = tokenizer.vocab_size // 2
     number = tf.range(count)[:, None] + tf.range(length - 1)
     return tokenizer.detokenize(first + number % (tokenizer.vocab_size - first))
-
-
-def _longer_than(min_length, tokenizer, count):
-    """Returns `count` texts. The longest has just over `min_length` ids, including EOS."""
-    # Start with at least one id and EOS, because a blank sentence is not searched.
-    for length in itertools.count(min_length + 2):
-        # The tokenizer may join or split the ids of a text.
-        text = sentences(tokenizer, count, length)
-        if tokenizer.tokenize(text).bounding_shape(axis=1) > min_length:
-            return text
 
 
 def prediction_log(model_name: str, signature_name: str, inputs: dict[str, tf.Tensor]) -> bytes:

@@ -1,8 +1,7 @@
-"""Forecast of a run for `--dry_run`: settings, shapes of batches, memory and disk space."""
+"""Forecast of a run for `--dry_run`: settings, parameters, batches and bytes of weights."""
 
 import collections
 import contextlib
-import math
 import os
 import shutil
 import tempfile
@@ -15,10 +14,9 @@ import tensorflow as tf
 
 from ..config import RunConfig
 from ..data.batching import BatchOrder, padded_rows
-from ..data.corpus import find_missing
+from ..data.corpus import describe_missing
 from ..data.encoding import EncodedPairs
-from ..model_dir import TRANSLATION, ModelDirectory
-from .graph_memory import peak_memory
+from ..model_dir import ModelDirectory
 from .preparation import (
     count_parameters,
     describe,
@@ -28,7 +26,7 @@ from .preparation import (
     settings_to_resume,
 )
 from .strategy import describe_devices, with_devices, workers_of
-from .training_model import TrainingModel, make_model
+from .training_model import make_model
 
 _FLOAT = 4  # bytes of float32
 # Files of a model directory that a preparation looks for without reading or writing them.
@@ -81,85 +79,23 @@ def memory_of_weights(model: keras.Model, config: RunConfig) -> int:
     return _FLOAT * count_parameters(model) * (5 if config.device_tokens else 4)
 
 
-def memory_of_activations(model: keras.Model, config: RunConfig, rows: int, length: int) -> int:
-    """Returns the bytes of the other tensors of a step, for pairs of a length without padding.
-
-    The step is traced, not run, and its tensors are those of `peak_memory`.
-    """
-    training = TrainingModel(model, config.label_smoothing)
-
-    # Other programs than XLA's drop padding, so that they have no static shapes.
-    @tf.function(autograph=False, jit_compile=True)
-    def differentiate(batch):
-        return training._differentiate(batch, tf.constant(1.0))
-
-    sides = ("inputs", "targets") if config.kind == TRANSLATION else ("targets",)
-    batch = dict.fromkeys(sides, tf.TensorSpec([rows, length], tf.int32))
-    graph = differentiate.get_concrete_function(batch).graph
-    return peak_memory(graph, graph.outputs)
-
-
-def _largest_part(sizes, config, devices):
-    """Returns the rows and the length of the part of a batch that needs most memory.
-
-    `sizes` are the rows and the length of a batch over all devices, for each bucket.
-    """
-    parts = []
-    for rows, length in sizes:
-        rows = math.ceil(rows / devices)
-        if config.device_tokens:  # Parts of equal size, as those of `batch_parts.split`.
-            most = max(config.device_tokens // length, 1)
-            rows = math.ceil(rows / math.ceil(rows / most))
-        parts.append((rows, length))
-    # Of parts with as many tokens, attention needs more memory for longer ones.
-    return max(parts, key=lambda part: (part[0] * part[1] ** 1.5, part))
-
-
-def _describe_memory(model, config, part):
-    rows, length = part
-    unit = "pairs" if config.kind == TRANSLATION else "texts"
-    disk = _FLOAT * count_parameters(model)
-    one = 3 * disk  # A checkpoint has Adam's two slots too.
-    kept = config.keep_checkpoints
-    if config.checkpoint_minutes is None:
-        kept = min(kept, math.ceil(config.train_steps / config.checkpoint_every))
-    kept += config.keep_best
-    sizes = memory_of_weights(model, config), memory_of_activations(model, config, *part)
-    weights, activations = map(_gib, sizes)
-    return [
-        f"Memory per device: {weights} for weights, gradients and Adam, and about {activations} "
-        f"for the activations of {rows} {unit} of {length} tokens.",
-        f"Disk space: up to {_gib(one * (kept + 1) + disk)}, {_gib(one)} per checkpoint. "
-        f"Checkpoints that are kept: {kept}, while another is written.",
-    ]
+def _describe_memory(model, config):
+    return (
+        f"Memory per device: {_gib(memory_of_weights(model, config))} for weights, gradients and "
+        "Adam, without activations."
+    )
 
 
 def _gib(size):
     return f"{size / 2**30:.2f} GiB"
 
 
-def _describe_missing(missing, config):
-    """Returns lines about a translation set that a run would download."""
-    known = {"download": missing.download_size, "prepared data": missing.prepared_size}
-    sizes = [
-        f"  {name}: {'TensorFlow Datasets records no size' if size is None else _gib(size)}"
-        for name, size in known.items()
-    ]
-    folder = Path(missing.folder)
-    existing = next(parent for parent in folder.parents if parent.exists())
-    return [
-        f"Data: {config.data} is not in {folder}. --dry_run downloads nothing.",
-        *sizes,
-        f"  free disk space: {_gib(shutil.disk_usage(existing).free)}",
-    ]
-
-
 def forecast(config: RunConfig) -> str:
-    """Returns settings, batches, memory and disk space of a run as text.
+    """Returns settings, batches and bytes of the weights of a run as text.
 
-    Leaves no files, and downloads nothing. Without the data, batches are not known: parameters are
-    those of a vocabulary of `vocab_size`, and memory is that of the longest pairs. With several
-    workers, all are assumed to have as many GPUs as this machine.
+    Leaves no files, and downloads nothing. Without the data, batches are not known, and parameters
+    are those of a vocabulary of `vocab_size`. With several workers, all are assumed to have as many
+    GPUs as this machine.
 
     Raises:
         ValueError: if settings, data or the model directory are invalid.
@@ -172,7 +108,7 @@ def forecast(config: RunConfig) -> str:
         devices = 1 if is_single else workers * max(config.logical_devices or gpus, 1)
         missing = None
         if config.data not in (None, "files"):
-            missing = find_missing(config.data, config.direction, config.data_dir)
+            missing = describe_missing(config.data, config.direction, config.data_dir)
         if missing is None:
             return "\n".join(_forecast_data(config, directory, devices))
         return "\n".join(_forecast_without_data(config, directory, devices, missing))
@@ -184,29 +120,25 @@ def _forecast_data(config, directory, devices):
     model = make_model(prepared.architecture, config.kind, config.dtype_policy)
     buckets = count_buckets(prepared.train_pairs, config, devices)
     epochs = config.train_steps / sum(bucket.batches for bucket in buckets)
-    part = _largest_part([(bucket.rows, bucket.length) for bucket in buckets], config, devices)
     return [
         describe(prepared, model, devices),
         describe_devices(devices, config),
         format_table(buckets),
         f"The run: {config.train_steps:,} steps, {epochs:,.1f} epochs.",
-        *_describe_memory(model, config, part),
+        _describe_memory(model, config),
     ]
 
 
 def _forecast_without_data(config, directory, devices, missing):
     config, architecture = plan(config, directory)
     model = make_model(architecture, config.kind, config.dtype_policy)
-    # The longest bucket ends at `max_length`.
-    rows = max(config.batch_tokens // config.max_length, 1)
-    part = _largest_part([(rows, config.max_length)], config, devices)
     return [
         *describe_settings(config, architecture),
-        *_describe_missing(missing, config),
+        missing,
         f"Parameters: {count_parameters(model):,}",
         describe_devices(devices, config),
         "An epoch: the number of batches is known when the data is prepared.",
-        *_describe_memory(model, config, part),
+        _describe_memory(model, config),
     ]
 
 

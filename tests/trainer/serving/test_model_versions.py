@@ -12,7 +12,7 @@ from signature_calls import as_tensors, assert_answer_equals, calls, meta_graph
 from subprocesses import run_python
 
 from trainer.serving import model_versions
-from trainer.serving.translator import ABSENT
+from trainer.serving.translator import NO_OUTPUT_SCORE
 
 # Translates a text without this project and packages that only training requires. Prints the names
 # of ops that are missing before TensorFlow Text is imported, and the translation.
@@ -152,7 +152,7 @@ def test_load_passes_options_to_the_graph(load, loaded, sentences):
         lists, expected["translations"].numpy(), expected["scores"].numpy(), strict=True
     ):
         # If only one translation ends within 7 ids, the second one is missing.
-        filled = scores > ABSENT
+        filled = scores > NO_OUTPUT_SCORE
         assert [each.text for each in best] == texts[filled].tolist()
         np.testing.assert_allclose([each.score for each in best], scores[filled], atol=1e-5)
         assert (np.diff(scores) < 0).all()

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.data.tokenizer import Tokenizers
+from t2t_relpos.decoding import beam_search
+from t2t_relpos.models import TransformerConfig
+from trainer.data.tokenizer import EOS_ID, PAD_ID, Tokenizers
 from trainer.model_dir import ModelDirectory
-from trainer.serving.search import n_best
-from trainer.serving.translation_module import TranslationModule
-from trainer.serving.translator import ABSENT
+from trainer.serving.translation_module import TranslationModule, TranslationSettings
+from trainer.serving.translator import NO_OUTPUT_SCORE
 
 HOSTILE = [
     b"The dog \xff\xfe runs \x80.",
@@ -43,9 +44,11 @@ def search(make_module, sentences, alpha=0.6, *, beam_size, max_length):
     module = make_module()
     source = module.tokenizers.source.tokenize(sentences)
     limits = tf.minimum(tf.cast(source.row_lengths(), tf.int32) + 50, max_length)
-    options = {"beam_size": beam_size, "num_results": 1}
-    found = n_best(module.transformer, source.to_tensor(), limits, alpha=alpha, **options)
-    return found.ids[:, 0].numpy(), limits.numpy()
+    longest = tf.reduce_max(limits)
+    state, step = module.transformer.start_search(source.to_tensor(), longest, beam_size)
+    options = {"batch_size": len(sentences), "max_length": longest, "length_limit": limits}
+    options |= {"beam_size": beam_size, "alpha": alpha, "eos_id": EOS_ID, "pad_id": PAD_ID}
+    return beam_search(step, state, **options).ids[:, 0].numpy(), limits.numpy()
 
 
 def assert_same(answers, expected):
@@ -117,8 +120,8 @@ def test_translate_with_defaults_equals_serving_default(exported, loaded, senten
 def test_truncated_translations_fill_up_and_a_blank_sentence_has_one(loaded):
     found = translate(loaded, ["the man sees the dog", ""], num_results=4, max_length=1)
     # With a maximum of one id, the only finished output is EOS by itself.
-    assert (found["scores"][0] > ABSENT / 2).all()
-    assert found["scores"][1].tolist() == [0.0, ABSENT, ABSENT, ABSENT]
+    assert (found["scores"][0] > NO_OUTPUT_SCORE / 2).all()
+    assert found["scores"][1].tolist() == [0.0, NO_OUTPUT_SCORE, NO_OUTPUT_SCORE, NO_OUTPUT_SCORE]
     assert found["translations"][1].tolist() == [b""] * 4
     assert found["complete"].tolist() == [[False] * 4, [True, False, False, False]]
 
@@ -139,6 +142,37 @@ def test_translations_that_end_within_the_maximum_length_are_complete(
         found = translate(loaded, sentences, **options)["complete"]
         np.testing.assert_array_equal(found, complete[max_length][:, None])
     assert complete[97].any() and not complete[1].all()
+
+
+class RandomModel:
+    """A model whose next id depends on the previous id and on the ids of the source."""
+
+    def __init__(self, vocab_size):
+        self.config = TransformerConfig(vocab_size=vocab_size)
+        tables = np.random.default_rng(7).normal(size=[2, vocab_size, vocab_size])
+        tables[0, :, 1] += 2.0  # so that most translations end
+        self.by_previous, self.by_source = tf.constant(tables, tf.float32)
+
+    def start_search(self, source, max_length, beam_size, growing=True):
+        real = tf.cast(source != 0, tf.float32)
+        rows = tf.gather(self.by_source, source)
+        return {"source": tf.einsum("bsv,bs->bv", rows, real) / 3.0}, self.step
+
+    def step(self, ids, state):
+        return tf.gather(self.by_previous, ids) + state["source"], state
+
+
+def test_early_stopping_ends_with_the_first_complete_translations(tokenizer, sentences):
+    """A large exponent prefers long translations, which are not found if the search stops early."""
+    model, tokenizers = RandomModel(tokenizer.vocab_size), Tokenizers.shared(tokenizer)
+    settings = {"max_input_length": 9, "extra_length": 5, "beam_size": 2, "alpha": 4.0}
+    found = [
+        TranslationModule(model, tokenizers, TranslationSettings(early_stopping=early, **settings))
+        for early in (False, True)
+    ]
+    late, early = (module.serve(sentences)["translations"].numpy().tolist() for module in found)
+    length = lambda texts: sum(map(len, texts))
+    assert length(early) < length(late)
 
 
 def test_score_equals_the_keras_model(loaded, sentences, tokenizer, trained_model_dir):
