@@ -33,7 +33,7 @@ PAGES = [
 REQUIRED = {
     "jax": ("jax", "flax", "optax"),
     "music": ("mido", "music21"),
-    "pytorch": ("torch",),
+    "pytorch": ("torch", "peft"),
     "speech_models": ("torch", "transformers", "peft"),
 }
 BLOCK = re.compile(

@@ -11,7 +11,6 @@ import pytest
 if keras.backend.backend() != "torch":
     pytest.skip("PyTorch only", allow_module_level=True)
 
-import peft
 import torch
 from subprocesses import environment, run_python
 from torch import nn
@@ -212,21 +211,25 @@ def of_pytorch(kind=nn.MultiheadAttention, **options):
     return module
 
 
-def with_lora(module, **options):
+def lora_model(module, **targets):
+    """Returns a model of PEFT with random adapters for a module with the name "attn"."""
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=2, init_lora_weights=False, **targets)
+    return peft.get_peft_model(nn.ModuleDict({"attn": module}), config)
+
+
+def with_lora(module, **targets):
     """Returns a module of PEFT, or one that contains modules of PEFT."""
-    config = peft.LoraConfig(r=2, init_lora_weights=False, **options)
-    return peft.get_peft_model(nn.ModuleDict({"attn": module}), config).base_model.model["attn"]
+    return lora_model(module, **targets).base_model.model["attn"]
 
 
 def merged(module):
-    config = peft.LoraConfig(target_modules=["attn"], r=2, init_lora_weights=False)
-    return peft.get_peft_model(nn.ModuleDict({"attn": module}), config).merge_and_unload()["attn"]
+    return lora_model(module, target_modules=["attn"]).merge_and_unload()["attn"]
 
 
 def with_hook_of_accelerate(module):
-    from accelerate.hooks import ModelHook, add_hook_to_module
-
-    return add_hook_to_module(module, ModelHook())
+    hooks = pytest.importorskip("accelerate.hooks")
+    return hooks.add_hook_to_module(module, hooks.ModelHook())
 
 
 def with_forward_of_the_instance(module):
@@ -518,10 +521,9 @@ class TestOfOneModule:
         ],
     )
     def test_lora(self, targets):
-        model, x = nn.ModuleDict({"attn": attention()}), inputs()
-        expected = model["attn"](x, x, x)[0]
-        config = peft.LoraConfig(r=2, init_lora_weights=False, **targets)
-        adapted = peft.get_peft_model(model, config)
+        module, x = attention(), inputs()
+        expected = module(x, x, x)[0]
+        adapted = lora_model(module, **targets)
         outputs = adapted.base_model.model["attn"](x, x, x)[0]
         outputs.sin().sum().backward()
         trained = [p for p in adapted.parameters() if p.requires_grad]
