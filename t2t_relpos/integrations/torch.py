@@ -360,7 +360,7 @@ def _copy_of_parameter(module, name, shape):
         received = f"shape {tuple(value.shape)}, {value.dtype}" if is_tensor else f"{value!r}"
         raise ValueError(
             f"Expected `{name}` of shape {tuple(shape)} and a floating-point dtype. Received: "
-            f"{received}. Quantized modules are not supported."
+            f"{received}. Removed and quantized weights are not supported."
         )
     copy = value.detach().clone(memory_format=torch.contiguous_format)
     return nn.Parameter(copy, requires_grad=value.requires_grad)
