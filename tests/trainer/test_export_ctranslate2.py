@@ -1,6 +1,8 @@
 """Tests of exports for CTranslate2: files, scores and errors."""
 
 import json
+import platform
+import shutil
 import sys
 
 import numpy as np
@@ -10,6 +12,7 @@ import tensorflow as tf
 from model_directories import bare_model_directory, import_random_model
 from programs import Program
 from small_transformers import small_config
+from subprocesses import environment, run_python
 
 from examples.synthetic_corpus import generate
 from t2t_relpos.models import Transformer
@@ -19,6 +22,16 @@ from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.model_dir import ModelDirectory
 
 run = Program(export_ctranslate2)
+# On AMD processors without VNNI, CTranslate2 multiplies int8 with sums that saturate, unless it
+# uses MKL, which is in its packages for x86. It reads the variable once a process.
+EXACT_INT8 = {"CT2_USE_MKL": "1"} if platform.machine() == "x86_64" else {}
+SCORE = """
+import ctranslate2, json, sys
+path, *texts = json.load(sys.stdin)
+model = ctranslate2.Translator(path, device="cpu", intra_threads=1)
+scores = [result.log_probs for result in model.score_batch(*texts)]
+print(json.dumps([model.compute_type, scores]))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +47,22 @@ def written(load, trained_model_dir, tmp_path_factory):
     directory = tmp_path_factory.mktemp("ctranslate2") / "tiny"
     run(f"--model_dir={trained_model_dir}", f"--output_dir={directory}")
     return directory
+
+
+@pytest.fixture(scope="module")
+def int8(load, trained_model_dir, tmp_path_factory):
+    """Returns the path of the tiny trained model in CTranslate2's format with int8 weights."""
+    directory = tmp_path_factory.mktemp("ctranslate2") / "int8"
+    export_ctranslate2.export(trained_model_dir, directory, "int8")
+    return directory
+
+
+@pytest.fixture
+def int8_scores(load):
+    """Returns the module `trainer.serving.int8_scores`."""
+    from trainer.serving import int8_scores
+
+    return int8_scores
 
 
 @pytest.fixture(scope="module")
@@ -53,21 +82,65 @@ def token_scores(model, source, target):
     return tf.nn.log_softmax(logits).numpy()[range(len(target) + 1), target + [1]]
 
 
-def test_scores_equal_the_trained_model(written, load, trained_model_dir, tmp_path):
-    run(f"--model_dir={trained_model_dir}", f"--output_dir={tmp_path}/int8", "--quantization=int8")
+def test_scores_equal_the_trained_model(written, load, trained_model_dir, int8):
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(written / "vocab.model"))
     model = ModelDirectory.open(trained_model_dir).load_model()
     texts = [list(side) for side in zip(*generate("test", size=11))]
     tokens = [pieces.encode(side, out_type=str) for side in texts]
-    exact, rounded = load(written), load(tmp_path / "int8")
-    found, quantized = (
-        [result.log_probs for result in peer.score_batch(*tokens)] for peer in (exact, rounded)
+    found = [result.log_probs for result in load(written).score_batch(*tokens)]
+    done = run_python(
+        "-c", SCORE, env=environment(**EXACT_INT8), input=json.dumps([str(int8), *tokens])
     )
+    compute_type, quantized = json.loads(done.stdout)
     expected = [token_scores(model, *pair) for pair in zip(*map(pieces.encode, texts))]
     found, quantized, expected = map(np.concatenate, (found, quantized, expected))
     np.testing.assert_allclose(found, expected, atol=1e-4)
-    assert rounded.compute_type == "int8_float32"
+    assert compute_type == "int8_float32"
     assert 0 < np.abs(found - quantized).mean() < 0.02 * np.abs(found).mean()
+
+
+def test_int8_is_compared_with_float32(
+    written, load, trained_model_dir, int8, int8_scores, tmp_path
+):
+    directory = ModelDirectory.open(shutil.copytree(trained_model_dir, tmp_path / "model"))
+    pairs = [("", "leer"), *generate("dev", size=18)]
+    for side, lines in zip(("source", "target"), zip(*pairs)):
+        (tmp_path / side).write_text("".join(f"{line}\n" for line in lines))
+    directory.write_run({f"dev_{side}": str(tmp_path / side) for side in ("source", "target")})
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(written / "vocab.model"))
+    tokens = [pieces.encode(list(side), out_type=str) for side in zip(*pairs[1:17])]
+    # The same processor as in the comparison, whatever it computes in int8.
+    exact, quantized = (
+        np.concatenate([result.log_probs for result in load(path).score_batch(*tokens)])
+        for path in (written, int8)
+    )
+    found = int8_scores.compare(directory.path, int8)
+    assert found.texts == "16 dev sentences"
+    assert found.measured == pytest.approx(np.abs(quantized - exact).mean(), abs=1e-4)
+    assert 0 < found.simulated < 0.02 * np.abs(exact).mean()
+    (tmp_path / "source").unlink()
+    found = int8_scores.compare(directory.path, int8)
+    assert found.texts == "16 random sentences"
+    assert found.measured > 0 and found.simulated > 0
+
+
+@pytest.mark.parametrize(("measured", "warned"), [(0.029, False), (0.031, True)])
+def test_inexact_int8_is_reported(
+    measured, warned, int8_scores, tmp_path, monkeypatch, capsys, caplog
+):
+    scores = int8_scores.Int8Scores("16 dev sentences", measured, 0.01)
+    monkeypatch.setattr(export_ctranslate2, "export", lambda *arguments, force: None)
+    monkeypatch.setattr(int8_scores, "compare", lambda *paths: scores)
+    directory = ModelDirectory.create(tmp_path / "model")
+    directory.write_config({}, tokenizer="none")
+    run(f"--model_dir={directory.path}", "--output_dir=ct2", "--quantization=int8_float32")
+    assert capsys.readouterr().out.splitlines() == [
+        "Wrote ct2",
+        f"Scores of 16 dev sentences in int8 differ from float32 by {measured} per token on this "
+        "machine (simulated: 0.010).",
+        "On AMD processors without VNNI, set CT2_USE_MKL=1 when you translate.",
+    ]
+    assert ("int8 is not exact on this processor. Set CT2_USE_MKL=1" in caplog.text) == warned
 
 
 def test_scores_and_files_of_each_kind_of_vocabulary(load, each_model_dir, tmp_path):
