@@ -11,6 +11,7 @@ import errno
 import re
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 
 from . import streams
@@ -137,4 +138,4 @@ def plain_message(error) -> str:
     names = r"\{\{.*?\}\}|\[Op:.*?\]( name: *$)?"
     lines = [re.sub(names, "", line).strip() for line in error.message.splitlines()]
     causes = [line for line in lines if line and not line.startswith(_LOCATIONS)]
-    return " ".join(causes)[:_LONGEST_MESSAGE]
+    return textwrap.shorten(" ".join(causes), _LONGEST_MESSAGE, placeholder=" ...")

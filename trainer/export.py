@@ -138,7 +138,7 @@ def _run(values):
     print(f"Wrote {path}")
     if model_dir.kind == LANGUAGE_MODEL:
         print(f"Signatures: {', '.join(module.signatures)}.")
-        print(f"Outputs have at most {module.max_length:,} ids, with the prompt.")
+        print(f"Outputs have at most {module.longest_output}.")
         return
     print(f"Sentences of more than {settings.max_input_length:,} tokens are truncated.")
     saved_model = shlex.quote(f"--saved_model={directory}")

@@ -214,12 +214,13 @@ def read_architecture(file: str) -> dict:
     """Returns the settings of a `TransformerConfig` in a JSON file.
 
     Raises:
-        ValueError: if the file can't be read, or is no JSON object.
+        ValueError: if the file can't be read, is no JSON object, or has a key twice.
     """
     try:
-        settings = json.loads(Path(file).read_text(encoding="utf-8"))
+        text = Path(file).read_text(encoding="utf-8")
+        settings = json.loads(text, object_pairs_hook=_without_duplicates)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"not JSON: {error}"
+        reason = error.strerror if isinstance(error, OSError) else f"not valid JSON: {error}"
         raise ValueError(
             f"Expected --config to be a JSON file. Received: {file} ({reason})."
         ) from error
@@ -230,6 +231,16 @@ def read_architecture(file: str) -> dict:
             f'under "architecture" in the config.json of a model. Received: {file}, {received}.'
         )
     return settings
+
+
+def _without_duplicates(pairs):
+    """Returns a JSON object as a dict. Raises ValueError if a key occurs twice."""
+    found = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key!r} occurs twice")
+        found[key] = value
+    return found
 
 
 def _inherited_recipe(config):

@@ -49,9 +49,12 @@ def _train(config):
 
     with errors.errors_as_exit_codes(_NAME, (ValueError, WorkerLostError), _how_to_rerun):
         run = TrainingRun(config)
-        if run.worker_group.is_chief:
-            print(run.describe(), flush=True)
-            print(_progress(run.step, run.config.train_steps), flush=True)
+        workers, progress = run.worker_group, _progress(run.step, run.config.train_steps)
+        if workers.is_chief:
+            print(f"{run.describe()}\n{progress}", flush=True)
+        else:
+            worker = f"Worker {workers.index} of {workers.size}"
+            print(f"{worker}: {progress} Worker 0 prints the progress.", flush=True)
     known = NotFiniteError, WorkerLostError
     with errors.errors_as_exit_codes(_NAME, known, run.how_to_resume):
         try:

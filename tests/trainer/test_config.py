@@ -215,7 +215,8 @@ def test_hparams_in_the_message_make_every_set_trainable(hparams_set):
     ("content", "message"),
     [
         (None, r"Expected --config to be a JSON file. Received: .*x.json \(No such file"),
-        ("{", r"Expected --config to be a JSON file. Received: .*x.json \(not JSON: "),
+        ("{", r"Expected --config to be a JSON file. Received: .*x.json \(not valid JSON: "),
+        ('{"dropout": 0, "dropout": 1}', r"x.json \(.*: the key 'dropout' occurs twice\)"),
         ("[]", "Expected --config to be a JSON object .* Received: .*x.json, other JSON."),
         ('{"architecture": {}}', "Received: .*x.json, a whole config.json."),
     ],

@@ -54,7 +54,8 @@ class Tokenizer(abc.ABC):
         """Joins ids `[B, (ids)]`, ragged or padded with 0, into strings `[B]`.
 
         Padding, the first EOS of a row, and all ids after it are ignored. Ids outside the
-        vocabulary are ignored too in a graph. In eager mode, they raise ValueError.
+        vocabulary are ignored too in a graph. In eager mode, they raise ValueError. Graphs that get
+        ids of others check them first, as the signatures of exports do.
         """
 
     @abc.abstractmethod

@@ -3,10 +3,12 @@
 CTranslate2 computes its layers in `src/layers/transformer.cc`, `attention.cc` and `common.cc`.
 """
 
+import keras
 import numpy as np
 from ctranslate2.specs import transformer_spec
 
 from t2t_relpos.attention.band import Distances
+from t2t_relpos.backend.keras_private import sublayers
 from t2t_relpos.layers.embeddings import sinusoids
 
 from ..data.tokenizer import EOS_ID, PAD_ID
@@ -52,7 +54,7 @@ def build(
     spec.config.eos_token = special[EOS_ID]
     spec.config.bos_token = spec.config.decoder_start_token = special[PAD_ID]
     spec.config.add_source_eos = True
-    spec.config.layer_norm_epsilon = model.config.layer_norm_epsilon
+    spec.config.layer_norm_epsilon = _epsilon(model)
     spec.validate()
     return spec
 
@@ -87,6 +89,18 @@ def _check_supported(config):
             "CTranslate2 adds no sinusoids if the first layer has relative positions. Received: "
             "position='relative+sinusoidal', normalize_first=False."
         )
+
+
+def _epsilon(model):
+    """Returns the epsilon of all normalizations. Raises ValueError if they differ."""
+    norms = (x for x in sublayers(model) if isinstance(x, keras.layers.LayerNormalization))
+    epsilons = sorted({norm.epsilon for norm in norms})
+    if len(epsilons) != 1:
+        raise ValueError(
+            "Expected one epsilon of all layer normalizations, since CTranslate2 has one value for "
+            f"a model. Received: {', '.join(map(str, epsilons))}."
+        )
+    return epsilons[0]
 
 
 def _stack(spec_class, config, layers):

@@ -18,7 +18,7 @@ class GenerationSettings:
     """Options of a `LanguageModule`."""
 
     sampler: str = setting(
-        "How a language model continues prompts.", "beam", choices=tuple(SAMPLERS)
+        "How a language model continues prompts.", "greedy", choices=tuple(SAMPLERS)
     )
     beam_size: int = setting("Hypotheses per prompt.", 4, at_least=1)
     alpha: float = setting("Exponent of the length penalty.", 0.6, at_least=0.0)
@@ -36,7 +36,7 @@ class GenerationSettings:
     )
     max_length: int | None = setting(
         "Largest number of ids of an output of a language model, with its prompt and EOS. Default: "
-        "256, or the number of learned positions if it is smaller.",
+        "50 more than the longest prompt of a request, up to the number of learned positions.",
         at_least=1,
     )
 

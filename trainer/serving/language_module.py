@@ -12,14 +12,15 @@ from t2t_relpos.decoding import (
     TopPSampler,
     score_tokens,
 )
+from t2t_relpos.models.generation import DEFAULT_EXTRA_LENGTH
 
 from ..data.tokenizer import EOS_ID, PAD_ID
 from .generation_settings import GenerationSettings
-from .translation_module import check_vocabulary, checked, encode
+from .translation_module import check_ids, check_vocabulary, checked, encode
 
 _TEXT = tf.TensorSpec([None], tf.string, name="text")
+_POSITIONS = "number of learned positions"
 _SEED = tf.TensorSpec([], tf.int32, name="seed")
-_DEFAULT_MAX_LENGTH = 256
 
 
 class LanguageModule(tf.Module):
@@ -31,9 +32,11 @@ class LanguageModule(tf.Module):
     Without a tokenizer, the module has no functions of texts.
 
     Attributes:
-        max_length: largest number of ids of an output.
+        max_length: largest number of ids of an output. None: P + 50, or the number of learned
+            positions if it is smaller.
         generate: continues `prompts`, int32 `[B, P]`, padded with 0 at their ends; P may be 0. The
-            outputs `ids`, int32 `[B, max_length]`, are those of `CausalLM.generate`: they start
+            outputs `ids`, int32 `[B, max_length]`, are those of `CausalLM.generate` with the
+            sampler and the `max_length` of the settings, which have the same defaults. They start
             with the prompts. `lengths`, int32 `[B]`, count all ids. `scores`, float32 `[B]`, sum
             the log-probabilities of all ids, including the prompt. Beam search divides them by the
             length penalty.
@@ -53,7 +56,8 @@ class LanguageModule(tf.Module):
         super().__init__(name="language_model")
         self.settings = settings or GenerationSettings()
         self._num_positions = model.config.num_positions or tf.int32.max
-        self.max_length = _max_length(self._num_positions, self.settings)
+        self.max_length = self.settings.max_length
+        _check_max_length(self.max_length, self._num_positions)
         if tokenizer is not None:
             check_vocabulary(model.vocab_size, tokenizer)
         self.tokenizer = tokenizer
@@ -81,20 +85,31 @@ class LanguageModule(tf.Module):
         names += [] if self.tokenizer is None else ["generate_text", "score_text"]
         return {name: getattr(self, name) for name in names}
 
+    @property
+    def longest_output(self) -> str:
+        """The largest number of ids of an output, in words."""
+        if self.max_length is not None:
+            return f"{self.max_length:,} ids, with the prompt"
+        return f"{DEFAULT_EXTRA_LENGTH} ids more than the longest prompt of a request"
+
     def warmup_requests(self):
         """Yields (signature, arguments) of the requests that warm up a server."""
-        ids = tf.fill([1, min(8, self.max_length)], self.vocab_size - 1)
+        length = min(8, self.max_length or self._num_positions)
+        ids = tf.fill([1, length], self.vocab_size - 1)
         yield "score", {"ids": ids}
         if self.settings.sampler != "random":
             yield "generate", {"prompts": ids}
 
     def _generate(self, prompts, seed=None):
-        prompts = self._checked(prompts, self.max_length, "max_length of this export")
+        if self.max_length is None:
+            prompts = self._checked(prompts, self._num_positions, _POSITIONS)
+        else:
+            prompts = self._checked(prompts, self.max_length, "max_length of this export")
         found = self._search(_checked_ends(prompts), seed)
         return {name: value[:, 0] for name, value in found._asdict().items()}
 
     def _score(self, ids):
-        ids = self._checked(ids, self._num_positions, "number of learned positions")
+        ids = self._checked(ids, self._num_positions, _POSITIONS)
         return score_tokens(self._logits(ids), ids)._asdict()
 
     def _generate_text(self, text, seed=None):
@@ -107,7 +122,10 @@ class LanguageModule(tf.Module):
         return self._score(ids) | {"tokens": self.tokenizer.pieces(ids)}
 
     def _search(self, prompts, seed):
-        batch, max_length, sampler = tf.shape(prompts)[0], self.max_length, self._sampler
+        batch, length = tf.unstack(tf.shape(prompts))
+        max_length, sampler = self.max_length, self._sampler
+        if max_length is None:
+            max_length = tf.minimum(length + DEFAULT_EXTRA_LENGTH, self._num_positions)
         uniform = None
         if seed is not None:
             uniform = tf.random.stateless_uniform([batch, 1, max_length], [seed, 0])
@@ -121,13 +139,9 @@ class LanguageModule(tf.Module):
         `most` is the largest T, and `limit` the name of this limit.
         """
         ids = tf.ensure_shape(ids, [None, None])
-        smallest, largest, length = tf.reduce_min(ids), tf.reduce_max(ids), tf.shape(ids)[1]
-        message = ["Expected ids from 0 to ", self.vocab_size - 1, ". Received: ids from "]
-        in_range = (smallest >= 0) & (largest < self.vocab_size)
-        checks = [(in_range, [*message, smallest, " to ", largest])]
+        length = tf.shape(ids)[1]
         message = ["Expected at most ", most, f" ids, the {limit}. Received: ", length]
-        checks.append((length <= most, message))
-        return checked(ids, checks)
+        return checked(ids, [check_ids(ids, self.vocab_size), (length <= most, message)])
 
 
 def _checked_ends(prompts):
@@ -159,12 +173,10 @@ def make_sampler(settings: GenerationSettings, vocab_size: int) -> Sampler:
     return TopPSampler(settings.top_p, top_k, settings.temperature)
 
 
-def _max_length(num_positions, settings):
-    """Returns the `max_length` of the settings, or its default for a number of positions."""
-    length = settings.max_length or min(_DEFAULT_MAX_LENGTH, num_positions)
-    if length > num_positions:
+def _check_max_length(max_length, num_positions):
+    """Raises ValueError if outputs may have more ids than the model has learned positions."""
+    if max_length is not None and max_length > num_positions:
         raise ValueError(
             f"Expected max_length of at most {num_positions}, the model's number of learned "
-            f"positions. Received: {length}. Use --max_length={num_positions} or less."
+            f"positions. Received: {max_length}. Use --max_length={num_positions} or less."
         )
-    return length

@@ -302,8 +302,10 @@ class TextModule(tf.Module):
     def detokenize(self, ids):
         """Returns `text`, string `[B]`, of int32 `[B, T]` up to the first EOS of each sentence.
 
-        Ids outside the vocabulary are ignored.
+        Raises:
+            tf.errors.InvalidArgumentError: when the graph runs, for ids outside the vocabulary.
         """
+        ids = checked(ids, [check_ids(ids, self._tokenizer.vocab_size)])
         return {"text": self._tokenizer.detokenize(ids)}
 
 
@@ -394,6 +396,13 @@ def checked_pairs(text: tf.Tensor, translation: tf.Tensor) -> tuple[tf.Tensor, t
     message = ["Expected a translation for each text. Received: ", texts, " texts and "]
     check = texts == translations, [*message, translations, " translations"]
     return checked((text, translation), [check])
+
+
+def check_ids(ids: tf.Tensor, vocab_size: int) -> tuple:
+    """Returns (condition, parts of the message) for ids of a vocabulary, as `checked` takes it."""
+    smallest, largest = tf.reduce_min(ids), tf.reduce_max(ids)
+    message = [f"Expected ids from 0 to {vocab_size - 1}. Received: ids from ", smallest, " to "]
+    return (smallest >= 0) & (largest < vocab_size), [*message, largest]
 
 
 def _check_range(arguments, name, most, limit):

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Mapping
 
 import tensorflow as tf
@@ -163,6 +164,8 @@ class WorkerGroup:
         resolver = strategy.cluster_resolver
         self.size = len(resolver.cluster_spec().job_tasks("worker")) if resolver else 1
         self.index = resolver.task_id if resolver and self.size > 1 else 0
+        self._addresses = resolver.cluster_spec().job_tasks("worker") if self.size > 1 else []
+        self._have_met = False
         self._from_first = tf.function(
             lambda value: strategy.run(_from_first_replica, args=(value,))
         )
@@ -190,6 +193,7 @@ class WorkerGroup:
             return value
         number = math.nan if value is None else value
         results = self._from_first(tf.constant(number, tf.float64))
+        self._have_met = True
         found = float(self._strategy.experimental_local_results(results)[0])
         return None if math.isnan(found) else found
 
@@ -216,10 +220,29 @@ class WorkerGroup:
         except _LOST as error:
             if self.size == 1:
                 raise
-            raise WorkerLostError(
-                f"Lost connection to a worker (detected by worker {self.index} of {self.size}: "
-                f"{type(error).__name__}: {plain_message(error)}). {remedy()}"
-            ) from error
+            cause = f"{type(error).__name__}: {plain_message(error)}"
+            lost, own = self._lost_worker(cause), f"worker {self.index} of {self.size}"
+            if self._have_met:
+                message = f"Lost connection to {lost} (detected by {own}: {cause}). {remedy()}"
+            else:
+                message = (
+                    f"Expected a connection of all {self.size} workers. Received: {own} never "
+                    f"reached {lost} ({cause}). Compare TF_CONFIG on all workers: the same "
+                    "addresses in the same order, and the index of each. Check that their ports "
+                    "are open, then run the same command on all workers."
+                )
+            raise WorkerLostError(message) from error
+
+    def _lost_worker(self, cause):
+        """Returns the worker that TensorFlow's message names, with its address, or "a worker"."""
+        others = {i: x for i, x in enumerate(self._addresses) if i != self.index}
+        named = [
+            i
+            for i, address in others.items()
+            if re.search(rf"task:{i}\b|:{address.rpartition(':')[2]}\b", cause)
+        ]
+        known = named if len(named) == 1 else [*others]
+        return f"worker {known[0]} at {others[known[0]]}" if len(known) == 1 else "a worker"
 
 
 def _from_first_replica(value):

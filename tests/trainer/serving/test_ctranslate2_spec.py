@@ -204,3 +204,13 @@ def test_unsupported_architecture_raises(build, settings, message):
     config = small_config(hidden_dim=4, num_heads=2, **settings)
     with pytest.raises(ValueError, match=f"Expected .*{re.escape(message)}"):
         build(SimpleNamespace(config=config), [], [], 2)
+
+
+def test_unlike_epsilons_raise(build, rng):
+    model = random_model(rng)
+    names = [list(map(str, range(VOCAB_SIZE)))] * 2
+    epsilon = model.config.layer_norm_epsilon
+    assert build(model, *names, 2).config.layer_norm_epsilon == epsilon
+    model.decoder_layers[0].cross_attention_residual.norm.epsilon = 0.25
+    with pytest.raises(ValueError, match=f"one epsilon of all .* Received: {epsilon}, 0.25"):
+        build(model, *names, 2)

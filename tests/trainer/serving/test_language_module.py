@@ -24,19 +24,19 @@ V, LENGTH = 13, 11
 PROMPTS = np.array([[5, 6, 7], [3, 0, 0], [4, 5, 1]], "int32")
 SAMPLERS = {
     "greedy": ({"sampler": "greedy"}, GreedySampler()),
-    "beam": ({"beam_size": 3, "alpha": 0.4}, BeamSampler(3, 0.4)),
-    "early": ({"early_stopping": True}, BeamSampler(early_stopping=True)),
+    "beam": ({"sampler": "beam", "beam_size": 3, "alpha": 0.4}, BeamSampler(3, 0.4)),
+    "early": ({"sampler": "beam", "early_stopping": True}, BeamSampler(early_stopping=True)),
     "random": ({"sampler": "random", "temperature": 1.5}, TopKSampler(V, 1.5)),
     "top_k": ({"sampler": "random", "top_k": 4}, TopKSampler(4)),
     "top_p": ({"sampler": "random", "top_p": 0.7, "top_k": 9}, TopPSampler(0.7, 9)),
 }
 
 
-def make_model(position="relative_v2+sinusoidal", **settings):
+def make_model(position="relative_v2+sinusoidal", dtype=None, **settings):
     keras.utils.set_random_seed(3)
     sizes = {"vocab_size": V, "num_decoder_layers": 2, "hidden_dim": 12, "intermediate_dim": 16}
     sizes |= {"num_heads": 2, "max_relative_position": 3, "position": position} | settings
-    model = CausalLM(config=TransformerConfig(**sizes))
+    model = CausalLM(config=TransformerConfig(**sizes), dtype=dtype)
     rng = np.random.default_rng(5)
     for variable in model.trainable_variables:
         variable.assign(variable + 0.3 * rng.normal(size=variable.shape).astype("float32"))
@@ -77,6 +77,20 @@ def test_generate_equals_generate_of_the_model(name):
             np.testing.assert_array_equal(found["lengths"], (expected != 0).sum(1))
             scores = score_tokens(model(expected), expected, alpha=getattr(sampler, "alpha", 0.0))
             np.testing.assert_allclose(found["scores"], scores.scores, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"position": "learned", "max_length": 30}, {"dtype": "bfloat16"}], ids=str
+)
+def test_defaults_are_those_of_generate(settings):
+    model = make_model(**settings)
+    module = LanguageModule(model)
+    for prompts in (PROMPTS, PROMPTS[:1, :1]):
+        found = module.generate(prompts=tf.constant(prompts))
+        expected = model.generate(prompts, jit_compile=False)
+        np.testing.assert_array_equal(found["ids"], expected)
+        np.testing.assert_array_equal(found["lengths"], (expected != 0).sum(1))
+    assert expected.shape[1] == settings.get("max_length", 51)
 
 
 def test_seeds_change_the_outputs():

@@ -1,5 +1,7 @@
 """Tests of the translations, scores and tokens of an exported model."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -248,3 +250,13 @@ def test_text_of_a_wrong_rank_raises(loaded, signature, shape):
         arguments["translation"] = arguments["text"]
     with pytest.raises(tf.errors.InvalidArgumentError, match="is not compatible with expected"):
         loaded.signatures[signature](**arguments)
+
+
+@pytest.mark.parametrize("wrong", [-1, 10**6])
+def test_detokenize_rejects_ids_outside_the_vocabulary(wrong, loaded, tokenizer):
+    received = f"ids from {min(wrong, 5)} to {max(wrong, 5)}"
+    message = f"Expected ids from 0 to {tokenizer.vocab_size - 1}. Received: {received}."
+    with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
+        loaded.signatures["detokenize"](ids=tf.constant([[5, wrong, 5]]))
+    empty = loaded.signatures["detokenize"](ids=tf.zeros([2, 0], tf.int32))
+    assert empty["text"].numpy().tolist() == [b"", b""]

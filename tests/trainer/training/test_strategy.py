@@ -193,10 +193,11 @@ def single():
 
 
 class Second(WorkerGroup):
-    """The second of two workers. The chief's value is always 7."""
+    """The second worker of several. The chief's value is always 7."""
 
-    def __init__(self):
-        self.size, self.index = 2, 1
+    def __init__(self, addresses=("host0:12345", "host1:12345"), have_met=True):
+        self.size, self.index = len(addresses), 1
+        self._addresses, self._have_met = addresses, have_met
 
     def from_chief(self, value):
         return 7.0
@@ -227,16 +228,51 @@ The error could be from a previous operation.
 \t [[{{node CollectiveReduceV2}}]] [Op:__inference_1]"""
 
 
+CAUSE = (
+    "UnavailableError: Collective ops is aborted by: failed to connect to all addresses The error "
+    "could be from a previous operation."
+)
+
+
+def lost(message=TENSORFLOW_MESSAGE, **settings):
+    """Returns the message of the error for an error of TensorFlow."""
+    with pytest.raises(WorkerLostError) as raised:
+        with Second(**settings).detecting_lost_workers(lambda: "Start again."):
+            raise tf.errors.UnavailableError(None, None, message)
+    return str(raised.value)
+
+
 def test_lost_worker_raises():
-    error = tf.errors.UnavailableError(None, None, TENSORFLOW_MESSAGE)
-    message = (
-        r"Lost connection to a worker \(detected by worker 1 of 2: UnavailableError: Collective "
-        r"ops is aborted by: failed to connect to all addresses The error could be from a previous "
-        r"operation.\). Start again."
+    expected = "Lost connection to worker 0 at host0:12345 (detected by worker 1 of 2: {}). {}"
+    assert lost() == expected.format(CAUSE, "Start again.")
+
+
+def test_worker_that_was_never_reached_raises():
+    message = lost(have_met=False)
+    assert message.startswith(
+        "Expected a connection of all 2 workers. Received: worker 1 of 2 never reached worker 0 at "
+        f"host0:12345 ({CAUSE}). Compare TF_CONFIG on all workers: "
     )
-    with pytest.raises(WorkerLostError, match=message):
-        with Second().detecting_lost_workers(lambda: "Start again."):
-            raise error
+    assert "Start again." not in message
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("no answer of ipv4:10.0.0.7:333: Connection refused", "worker 2 at c:333"),
+        ("/job:worker/replica:0/task:0 has stopped", "worker 0 at a:111"),
+        ("/job:worker/task:0 and /job:worker/task:2 have stopped", "a worker"),
+        ("a peer has stopped", "a worker"),
+    ],
+)
+def test_lost_worker_is_the_one_that_tensorflow_names(message, expected):
+    found = lost(message, addresses=("a:111", "b:222", "c:333"))
+    assert found.startswith(f"Lost connection to {expected} (detected by worker 1 of 3: ")
+
+
+def test_long_messages_end_after_a_word():
+    found = lost("word " * 100)
+    assert re.search(r"UnavailableError: (word ){50,}\.\.\.\)", found)
 
 
 def test_other_errors_are_not_converted(single):
