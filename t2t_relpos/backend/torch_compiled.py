@@ -1,4 +1,4 @@
-"""Functions that torch.compile does not trace, on PyTorch.
+"""Functions that torch.compile does not trace, and what exports need instead, on PyTorch.
 
 In a graph for one shape, the operations of such a function are compiled as any others. They can't
 be in a graph for several shapes, because the choice of an implementation depends on sizes. There,
@@ -13,6 +13,18 @@ from typing import NamedTuple
 import torch
 
 from t2t_relpos.backend import keras_ops
+
+
+def is_portable():
+    # Not the default, which searches the call stack: torch.compile can't trace it.
+    is_exporting = torch.onnx.is_in_onnx_export() or torch.compiler.is_exporting()
+    return _is_in_portable() or is_exporting or torch.jit.is_tracing()
+
+
+@torch.compiler.assume_constant_result
+def _is_in_portable():
+    # torch.compile can't trace the context variable.
+    return keras_ops.is_in_portable()
 
 
 def untraced(shapes, scope):
@@ -32,7 +44,7 @@ def untraced(shapes, scope):
 
         @torch.compiler.allow_in_graph
         def node(*args):
-            if keras_ops.is_in_portable():
+            if is_portable():
                 return compute(*args)
             call = _Call.from_arguments(args)
             if call.has_known_sizes or torch._C._are_functorch_transforms_active():
@@ -44,9 +56,7 @@ def untraced(shapes, scope):
 
         @functools.wraps(function)
         def run(*args):
-            # An exported program may have unknown sizes.
-            is_traced = torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting()
-            return node(*args) if is_traced else function(*args)
+            return node(*args) if torch.compiler.is_dynamo_compiling() else function(*args)
 
         return run
 
