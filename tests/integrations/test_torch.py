@@ -620,10 +620,13 @@ class TestCompiled:
             options = {"need_weights": False, "is_causal": True}
             assert_close(compiled(x, x, x, **options)[:1], module(x, x, x, **options)[:1])
 
-    @pytest.mark.parametrize("dynamic", [None, True])
     @pytest.mark.parametrize(
-        "options, need_weights",
-        [({}, False), ({"share_heads": False, "dropout": 0.3}, False), ({"dropout": 0.3}, True)],
+        "options, need_weights, dynamic",
+        [
+            ({}, False, None),
+            ({"share_heads": False, "dropout": 0.3}, False, True),
+            ({"dropout": 0.3}, True, True),
+        ],
     )
     def test_five_shapes_make_two_graphs(self, options, need_weights, dynamic):
         """The lengths have different implementations, which compiled code does not contain."""
