@@ -36,6 +36,7 @@ def untraced(shapes, scope):
     """
 
     def decorate(function):
+        @functools.wraps(function)
         def compute(*args):
             with scope(args[0]["query"]):
                 return function(*args)
@@ -150,9 +151,12 @@ class _Recorded(NamedTuple):
 
     def gradients(self, d_results):
         """Returns the gradients of the tensors. A gradient of a result may be None."""
-        used = [each for each in zip(self.results, d_results) if each[1] is not None]
+        pairs = zip(self.results, d_results)
+        used = [(x, d) for x, d in pairs if d is not None and x.requires_grad]
+        if not used:
+            return [torch.zeros_like(x) for x in self.tensors]
         results, d_results = map(list, zip(*used))
-        # Callers may retain the graph. Some tensors are unused, for example with a length of 0.
+        # Callers may retain the graph.
         options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
         return torch.autograd.grad(results, self.tensors, d_results, **options)
 
@@ -175,7 +179,7 @@ def _define_operations(function, shapes):
     record of the results as an attribute. Where PyTorch copied the key, the second one computes the
     results again.
     """
-    name = f"t2t_relpos::{function.__name__}"
+    name = f"t2t_relpos::{function.__name__.lstrip('_')}"
     call = "Tensor[] tensors, SymInt[] numbers, str others, bool[] needed"
 
     def forward(tensors, numbers, others, needed):
