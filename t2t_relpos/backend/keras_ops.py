@@ -128,7 +128,8 @@ def is_portable():
     """Returns whether the current code must use standard operations only.
 
     The result is True within `portable` and within `keras.Model.export` to one of `FORMATS`. On
-    PyTorch, it is also True within `torch.onnx.export` and `torch.export.export`.
+    PyTorch, it is also True within `torch.onnx.export`, `torch.export.export` and
+    `torch.jit.trace`.
     """
     return is_in_portable() or running_export_format() in FORMATS
 

@@ -14,6 +14,7 @@ from t2t_relpos.backend import torch_flash as flash_kernel
 from t2t_relpos.backend import torch_ops as ops
 from t2t_relpos.backend.keras_ops import MASKED_SCORE
 from t2t_relpos.backend.keras_private import changed, sublayers
+from t2t_relpos.backend.torch_compiled import is_portable
 from t2t_relpos.backend.torch_ops import get_device, is_default
 
 if not hasattr(keras.layers.Layer, "_track_variables"):
@@ -108,18 +109,6 @@ def _device_scope(x):
 
 def untraced(shapes):
     return torch_compiled.untraced(shapes, _device_scope)
-
-
-def is_portable():
-    # Not the default, which searches the call stack: torch.compile can't trace it.
-    is_exporting = torch.onnx.is_in_onnx_export() or torch.compiler.is_exporting()
-    return _is_in_portable() or is_exporting or torch.jit.is_tracing()
-
-
-@torch.compiler.assume_constant_result
-def _is_in_portable():
-    # torch.compile can't trace the context variable.
-    return keras_ops.is_in_portable()
 
 
 def compile_function(model, function, *, jit_compile):

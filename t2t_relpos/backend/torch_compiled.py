@@ -1,4 +1,4 @@
-"""Functions that torch.compile does not trace, on PyTorch.
+"""Functions that torch.compile does not trace, and what exports need instead, on PyTorch.
 
 In a graph for one shape, the operations of such a function are compiled as any others. They can't
 be in a graph for several shapes, because the choice of an implementation depends on sizes. There,
@@ -15,6 +15,18 @@ import torch
 from t2t_relpos.backend import keras_ops
 
 
+def is_portable():
+    # Not the default, which searches the call stack: torch.compile can't trace it.
+    is_exporting = torch.onnx.is_in_onnx_export() or torch.compiler.is_exporting()
+    return _is_in_portable() or is_exporting or torch.jit.is_tracing()
+
+
+@torch.compiler.assume_constant_result
+def _is_in_portable():
+    # torch.compile can't trace the context variable.
+    return keras_ops.is_in_portable()
+
+
 def untraced(shapes, scope):
     """Returns the decorator `t2t_relpos.backend.untraced`.
 
@@ -24,6 +36,7 @@ def untraced(shapes, scope):
     """
 
     def decorate(function):
+        @functools.wraps(function)
         def compute(*args):
             with scope(args[0]["query"]):
                 return function(*args)
@@ -32,7 +45,7 @@ def untraced(shapes, scope):
 
         @torch.compiler.allow_in_graph
         def node(*args):
-            if keras_ops.is_in_portable():
+            if is_portable():
                 return compute(*args)
             call = _Call.from_arguments(args)
             if call.has_known_sizes or torch._C._are_functorch_transforms_active():
@@ -44,9 +57,7 @@ def untraced(shapes, scope):
 
         @functools.wraps(function)
         def run(*args):
-            # An exported program may have unknown sizes.
-            is_traced = torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting()
-            return node(*args) if is_traced else function(*args)
+            return node(*args) if torch.compiler.is_dynamo_compiling() else function(*args)
 
         return run
 
@@ -140,9 +151,12 @@ class _Recorded(NamedTuple):
 
     def gradients(self, d_results):
         """Returns the gradients of the tensors. A gradient of a result may be None."""
-        used = [each for each in zip(self.results, d_results) if each[1] is not None]
+        pairs = zip(self.results, d_results)
+        used = [(x, d) for x, d in pairs if d is not None and x.requires_grad]
+        if not used:
+            return [torch.zeros_like(x) for x in self.tensors]
         results, d_results = map(list, zip(*used))
-        # Callers may retain the graph. Some tensors are unused, for example with a length of 0.
+        # Callers may retain the graph.
         options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
         return torch.autograd.grad(results, self.tensors, d_results, **options)
 
@@ -165,7 +179,7 @@ def _define_operations(function, shapes):
     record of the results as an attribute. Where PyTorch copied the key, the second one computes the
     results again.
     """
-    name = f"t2t_relpos::{function.__name__}"
+    name = f"t2t_relpos::{function.__name__.lstrip('_')}"
     call = "Tensor[] tensors, SymInt[] numbers, str others, bool[] needed"
 
     def forward(tensors, numbers, others, needed):

@@ -1,9 +1,12 @@
 """Tests of the module for PyTorch."""
 
+import contextlib
 import copy
+import gc
 import importlib.util
 import inspect
 import io
+import weakref
 
 import keras
 import pytest
@@ -16,8 +19,10 @@ from subprocesses import environment, run_python
 from torch import nn
 from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 from torch.utils.checkpoint import checkpoint
+from torch_graphs import compiled
 
 from t2t_relpos.attention import dot_product_attention_relative
+from t2t_relpos.backend import torch_compiled
 from t2t_relpos.integrations.torch import RelativeMultiheadAttention
 from t2t_relpos.layers import RelativeMultiHeadAttention
 
@@ -617,6 +622,92 @@ class TestCompiled:
             options = {"need_weights": False, "is_causal": True}
             assert_close(compiled(x, x, x, **options)[:1], module(x, x, x, **options)[:1])
 
+    @pytest.mark.parametrize(
+        "options, need_weights, dynamic",
+        [
+            ({}, False, None),
+            ({"share_heads": False, "dropout": 0.3}, False, True),
+            ({"dropout": 0.3}, True, True),
+        ],
+    )
+    def test_five_shapes_make_two_graphs(self, options, need_weights, dynamic):
+        """The lengths have different implementations, which compiled code does not contain."""
+        module = attention(**options)
+        function, num_graphs = compiled(module, dynamic=dynamic)
+
+        def run(function, x, padding):
+            torch.manual_seed(11)
+            outputs, weights = function(
+                x, x, x, key_padding_mask=padding, need_weights=need_weights
+            )
+            loss = outputs.sin().sum() + (weights.sin().sum() if need_weights else 0)
+            return outputs, *torch.autograd.grad(loss, [x, *module.parameters()])
+
+        for batch, length in ((2, 7), (3, 20), (2, 33), (4, 250), (3, 300)):
+            x = torch.randn(batch, length, 8, requires_grad=True)
+            padding = torch.arange(length) >= torch.arange(1, batch + 1)[:, None] * length // batch
+            assert_close(run(function, x, padding), run(module, x, padding))
+        assert num_graphs() <= 2
+
+    def test_autocast_in_a_graph_for_several_shapes(self):
+        module = attention()
+        function, num_graphs = compiled(module, dynamic=True)
+        for length in (7, 300):
+            x = torch.randn(2, length, 8)
+            with torch.autocast("cpu", torch.bfloat16):
+                found, expected = (f(x, x, x, need_weights=False)[0] for f in (function, module))
+            assert found.dtype == torch.bfloat16
+            parameters = list(module.parameters())
+            for one, other in zip(
+                (found, *torch.autograd.grad(found.float().sin().sum(), parameters)),
+                (expected, *torch.autograd.grad(expected.float().sin().sum(), parameters)),
+            ):
+                assert torch.equal(one, other)
+        assert num_graphs() == 1
+
+    def test_a_second_backward_pass_and_two_calls_before_it(self):
+        module = attention()
+        function, _ = compiled(module, dynamic=True)
+        xs = [torch.randn(2, length, 8, requires_grad=True) for length in (9, 40)]
+
+        def gradients(f):
+            losses = [f(x, x, x, need_weights=False)[0].sin().sum() for x in xs]
+            return [
+                torch.autograd.grad(loss, x, retain_graph=True)[0]
+                for _ in range(2)
+                for loss, x in zip(losses, xs)
+            ]
+
+        assert_close(gradients(function), gradients(module))
+
+    @pytest.mark.parametrize("is_offloaded", [False, True])
+    def test_backward_passes_compute_results_again_only_if_pytorch_copied_them(
+        self, is_offloaded, monkeypatch
+    ):
+        records, from_call = [], torch_compiled._Recorded.from_call
+
+        def count(*args):
+            records.append(weakref.ref(from_call(*args).results[0]))
+            return from_call(*args)
+
+        monkeypatch.setattr(torch_compiled._Recorded, "from_call", count)
+        module = attention()
+        function, _ = compiled(module, dynamic=True)
+        x = torch.randn(2, 20, 8)
+        copies = torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda x: x)
+        with copies if is_offloaded else contextlib.nullcontext():
+            outputs = function(x, x, x, need_weights=False)[0]
+        expected = module(x, x, x, need_weights=False)[0]
+        parameters = list(module.parameters())
+        assert_close(
+            torch.autograd.grad(outputs.sin().sum(), parameters),
+            torch.autograd.grad(expected.sin().sum(), parameters),
+        )
+        assert len(records) == (2 if is_offloaded else 1)
+        del outputs
+        gc.collect()
+        assert all(x() is None for x in records)
+
     @pytest.mark.slow
     @pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
     def test_inductor_with_checkpoints(self):
@@ -659,6 +750,28 @@ def test_exported_program_takes_new_batch_sizes_and_lengths(make):
     for batch, length in ((2, 7), (3, 300), (1, 5)):
         x = torch.randn(batch, length, 32)
         assert_close([run(program, x)], [run(module, x)])
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}])
+def test_trace_is_exact_at_new_batch_sizes_and_lengths(options, need_weights):
+    module = attention(share_heads=False).eval()
+
+    class Module(nn.Module):
+        def forward(self, x, padding):
+            masks = {"key_padding_mask": padding} | options
+            return module(x, x, x, need_weights=need_weights, **masks)[0]
+
+    def arguments(batch, length):
+        is_padding = torch.arange(length) > torch.arange(batch)[:, None] + length // 2
+        return torch.randn(batch, length, 8), is_padding
+
+    trace = torch.jit.trace(Module(), arguments(2, 300), check_trace=False)
+    for batch, length in ((2, 300), (3, 7), (1, 1), (4, 500)):
+        example = arguments(batch, length)
+        assert_close([trace(*example)], [Module()(*example)])
 
 
 def run_without_backend(code, **options):

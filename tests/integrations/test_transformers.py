@@ -24,6 +24,7 @@ from subprocesses import run_python
 from torch.nn.attention.flex_attention import BlockMask
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch_graphs import compiled
 
 from t2t_relpos.integrations import speech_modules
 from t2t_relpos.integrations.transformers import (
@@ -619,8 +620,74 @@ def test_compiled_models_are_equal(padded):
     model = replaced(case.make().eval())
     padding = case.padding(21) if padded else None
     expected = case.outputs(model, 21, padding)
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    assert_near(case.outputs(compiled, 21, padding), expected)
+    function, _ = compiled(model)
+    assert_near(case.outputs(function, 21, padding), expected)
+
+
+def test_five_lengths_make_two_graphs():
+    model = replaced(w2v_bert().train())
+    function, num_graphs = compiled(model)
+    for length in (5, 21, 40, 250, 300):
+        padding = CASES["w2v-BERT"].padding(length)
+        results = []
+        for call in (function, model):
+            outputs = CASES["w2v-BERT"].outputs(call, length, padding)
+            results.append((outputs, gradients(outputs, model)))
+        (found, found_gradients), (expected, expected_gradients) = results
+        assert_near(found, expected)
+        for name, gradient in expected_gradients.items():
+            assert_near(found_gradients[name], gradient)
+    assert num_graphs() <= 2
+
+
+class Encoder(torch.nn.Module):
+    """A model of features and their padding mask."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x, padding):
+        if isinstance(self.model, transformers.VitsModel):
+            options = {"padding_mask": padding[..., None].float(), "attention_mask": padding}
+            return self.model.text_encoder(x, **options)[0]
+        model = getattr(self.model, "speecht5", self.model)
+        return getattr(model, "get_encoder", lambda: model)()(x, attention_mask=padding)[0]
+
+
+def encoder_inputs(name, batch, length):
+    """Returns inputs of an `Encoder`. The first sequence has padding."""
+    x = torch.randn(batch, length, 8)
+    if name == "SpeechT5":
+        x = torch.randn(batch, 2 * length)
+    elif name == "VITS":
+        x = torch.randint(1, 19, (batch, length))
+    padding = torch.ones(x.shape[:2], dtype=torch.long)
+    padding[0, x.shape[1] // 2 + 1 :] = 0
+    return x, padding
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
+@pytest.mark.parametrize("name", ["w2v-BERT", "SeamlessM4T", "SpeechT5", "VITS"])
+def test_traces_are_exact_at_new_batch_sizes_and_lengths(name):
+    model = Encoder(replaced(CASES[name].make().eval()))
+    with torch.no_grad():
+        trace = torch.jit.trace(model, encoder_inputs(name, 2, 9), check_trace=False)
+        for batch, length in ((3, 21), (1, 300), (4, 4)):
+            example = encoder_inputs(name, batch, length)
+            assert_near(trace(*example), model(*example))
+
+
+def test_exported_model_takes_new_batch_sizes_and_lengths():
+    model = Encoder(replaced(w2v_bert().eval()))
+    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
+    shapes, example = (sizes, sizes), encoder_inputs("w2v-BERT", 2, 20)
+    program = torch.export.export(model, example, dynamic_shapes=shapes).module()
+    with torch.no_grad():
+        for batch, length in ((3, 300), (1, 5)):
+            example = encoder_inputs("w2v-BERT", batch, length)
+            assert_near(program(*example), model(*example))
 
 
 # Keras layers

@@ -14,8 +14,9 @@ import torch
 from layer_cases import CASES, random_inputs
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
+from torch_graphs import compiled
 
-from t2t_relpos import CausalLM, Transformer, backend
+from t2t_relpos import CausalLM, RelativeMultiHeadAttention, Transformer, backend
 from t2t_relpos.attention import attend, dispatch
 from t2t_relpos.models.config import TransformerConfig
 
@@ -169,6 +170,23 @@ def test_a_training_step_of_a_layer_compiles_as_one_graph(name, settings, rng):
     )
     for found, one in zip(results(compiled), expected, strict=True):
         torch.testing.assert_close(found, one)
+
+
+def test_five_lengths_of_a_layer_make_two_graphs(rng):
+    layer = RelativeMultiHeadAttention(2, 4, max_relative_position=(5, 3))
+    layer.build((None, None, 6), (None, None, 6))
+    weights = [v.value for v in layer.trainable_variables]
+    function, num_graphs = compiled(lambda x, mask: layer(x, x, key_mask=mask, training=True))
+    for length in (5, 21, 40, 250, 300):
+        x = ops.convert_to_tensor(rng.normal(size=(2, length, 6)).astype("float32"))
+        mask = ops.arange(length) < ops.convert_to_tensor([[length], [length // 2]])
+        found, expected = (
+            (outputs, *torch.autograd.grad(outputs.sin().sum(), weights))
+            for outputs in (function(x, mask), layer(x, x, key_mask=mask, training=True))
+        )
+        for one, other in zip(found, expected):
+            torch.testing.assert_close(one, other)
+    assert num_graphs() <= 2
 
 
 def test_values_on_the_host_are_checked(rng):
