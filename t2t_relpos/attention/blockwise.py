@@ -28,12 +28,12 @@ from t2t_relpos.attention.blocks import (
     query_tensors,
     transpose,
 )
-from t2t_relpos.attention.gather import matmul_table
+from t2t_relpos.attention.tables import Results, matmul_table
 from t2t_relpos.backend import accumulation_dtype, custom_gradient, ops, zeros_like_results
 
 
 def attend(call, sizes, *, unrolled):
-    """Returns (the outputs `[B, N, T, Hv]`, None), in the unrolled form or in the scanned one."""
+    """Returns the outputs, in the unrolled form or in the scanned one."""
     call, reference = _with_difference_rows(call)
     segments = make_segments(call, sizes, unrolled=unrolled)
     outputs = differentiate(
@@ -46,7 +46,7 @@ def attend(call, sizes, *, unrolled):
         outputs, total = ops.split(outputs, [call.value.shape[-1]], axis=-1)
         reference = None if reference is None else total * reference
     outputs = outputs if reference is None else outputs + reference
-    return ops.cast(outputs, keras.backend.standardize_dtype(call.query.dtype)), None
+    return Results(ops.cast(outputs, keras.backend.standardize_dtype(call.query.dtype)))
 
 
 def _with_difference_rows(call):

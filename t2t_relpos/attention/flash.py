@@ -45,6 +45,7 @@ from t2t_relpos.attention.blockwise import (
     matmul_rows,
     products_with_rows,
 )
+from t2t_relpos.attention.tables import Results
 from t2t_relpos.backend import (
     MASKED_SCORE,
     accumulation_dtype,
@@ -63,7 +64,7 @@ MASK_FEATURE = -60000.0
 
 
 def attend(call, sizes, kernel=flash_kernel):
-    """Returns (the outputs `[B, N, T, H]`, None) of a call with T = S.
+    """Returns the outputs of a call with T = S.
 
     `kernel` is a module with the functions `has_masks`, `forward` and `backward` of
     `backend.torch_flash`.
@@ -74,7 +75,7 @@ def attend(call, sizes, kernel=flash_kernel):
         lambda call, *results: backward(call, sizes, kernel, *results),
         lambda call: _outputs_by_blocks(call, sizes),
     )
-    return outputs, None
+    return Results(outputs)
 
 
 def _with_rows_of_ids(call):
@@ -121,7 +122,7 @@ def _outputs_by_blocks(call, sizes):
         tables = {name: getattr(call, name) for name in ("key_table", "value_table")}
         tables = {n: ops.concatenate([x, x[-1:]]) for n, x in tables.items() if x is not None}
         call = dataclasses.replace(call, **tables)
-    return blockwise.attend(call, sizes, unrolled=False)[0]
+    return blockwise.attend(call, sizes, unrolled=False).outputs
 
 
 def forward(call, sizes, kernel):
