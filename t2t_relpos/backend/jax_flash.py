@@ -4,6 +4,8 @@
 gradient uses the log-sum-exp of the kernel, not the one of the whole attention that
 `attention.flash` passes. This module therefore calls private functions of JAX. `has_kernel` returns
 False if a version of JAX does not have them, or if they have other parameters.
+
+Arrays have no strides: XLA copies those whose layout is not the one that JAX declares for cuDNN.
 """
 
 import functools

@@ -7,8 +7,9 @@ import math
 
 import torch
 
-# Kernels on a GPU read rows of 16 bytes, and store log-sum-exps in blocks of 32 queries.
-ALIGNMENT, LOG_SUMS_BLOCK = 16, 32
+# Kernels on a GPU read 8 features at a time, rows of masks with 16 entries at a time, and store
+# log-sum-exps in blocks of 32 queries.
+FEATURES_BLOCK, ALIGNMENT, LOG_SUMS_BLOCK = 8, 16, 32
 LARGEST_FLASH_DEPTH = 256
 
 
@@ -85,47 +86,84 @@ def _has_flash(query, depth):
     return has_flash and torch.backends.cuda.is_flash_attention_available()
 
 
+def _readable(*tensors, block=1):
+    """Returns tensors `[B, N, T, H]`, with copies of those whose strides a kernel can't read.
+
+    The features of a vector must be next to each other. Vectors of a head must not overlap, and
+    start at multiples of `block` features.
+    """
+    return [x if _is_readable(x, block) else _copy(x) for x in tensors]
+
+
+def _is_readable(x, block):
+    *_, row, feature = x.stride()
+    starts = x.storage_offset(), *x.stride()[:-1]
+    return feature == 1 and row >= x.shape[-1] and all(start % block == 0 for start in starts)
+
+
+def _copy(x):
+    # `x.contiguous()` is `x` itself where only its start is not at a multiple.
+    return x.clone(memory_format=torch.contiguous_format)
+
+
 class _OnCPU:
-    """The kernel for CPUs."""
+    """The kernel for CPUs.
+
+    It does not check strides. It reads vectors as if their features were next to each other, with
+    any other strides. BLAS multiplies them, whose vectors do not overlap. Gradients of outputs and
+    log-sum-exps may have any strides, and masks in some versions only.
+    """
 
     @staticmethod
     def forward(query, key, value, key_mask):
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        bias = _bias(key_mask, query)
-        return (*kernel(query, key, value, 0.0, True, attn_mask=bias, scale=1.0), None)
+        tensors, bias = _readable(query, key, value), _bias(key_mask, query)
+        return (*kernel(*tensors, 0.0, True, attn_mask=bias, scale=1.0), None)
 
     @staticmethod
     def backward(query, key, value, key_mask, results, d_outputs):
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
         outputs, log_sums, _ = results
-        tensors, bias = (d_outputs, query, key, value, outputs, log_sums), _bias(key_mask, query)
-        return kernel(*tensors, 0.0, True, attn_mask=bias, scale=1.0)
+        tensors = _readable(d_outputs, query, key, value, outputs)
+        bias = _bias(key_mask, query)
+        return kernel(*tensors, log_sums, 0.0, True, attn_mask=bias, scale=1.0)
 
 
 class _Flash:
-    """The flash-attention kernel for GPUs: 16-bit types, no mask."""
+    """The flash-attention kernel for GPUs: 16-bit types, no mask.
+
+    It raises an error unless the features of vectors are next to each other, and does not check
+    that it can read 16 bytes at a time. It ignores the strides of log-sum-exps.
+    """
 
     @staticmethod
     def forward(query, key, value, key_mask):
         kernel = torch.ops.aten._scaled_dot_product_flash_attention
-        outputs, log_sums, *state, _ = kernel(query, key, value, 0.0, True, scale=1.0)
+        tensors = _readable(query, key, value, block=FEATURES_BLOCK)
+        outputs, log_sums, *state, _ = kernel(*tensors, 0.0, True, scale=1.0)
         return outputs, log_sums, state
 
     @staticmethod
     def backward(query, key, value, key_mask, results, d_outputs):
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_backward
         outputs, log_sums, (*lengths, seed, offset) = results
-        tensors = d_outputs, query, key, value, outputs, log_sums.contiguous()
+        tensors = _readable(d_outputs, query, key, value, outputs, block=FEATURES_BLOCK)
+        tensors.append(log_sums.contiguous())
         return kernel(*tensors, *lengths, 0.0, True, seed, offset, scale=1.0)
 
 
 class _MemoryEfficient:
-    """The memory-efficient kernel for GPUs: also float32 and masks."""
+    """The memory-efficient kernel for GPUs: also float32 and masks.
+
+    It raises an error unless the features of vectors are next to each other, and does not check
+    that vectors start where it can read 16 bytes at a time. In 16-bit types, its gradient reads
+    outputs as `[B, T, N, H]` without gaps, whatever their strides.
+    """
 
     @staticmethod
     def forward(query, key, value, key_mask):
         kernel = torch.ops.aten._scaled_dot_product_efficient_attention
-        tensors = [x.contiguous() for x in (query, key, value)]
+        tensors = _readable(query, key, value, block=FEATURES_BLOCK)
         bias = _aligned_bias(key_mask, query)
         outputs, log_sums, *state = kernel(*tensors, bias, True, 0.0, True, scale=1.0)
         return outputs, log_sums[..., : query.shape[2]], state
@@ -134,12 +172,13 @@ class _MemoryEfficient:
     def backward(query, key, value, key_mask, results, d_outputs):
         kernel = torch.ops.aten._scaled_dot_product_efficient_attention_backward
         outputs, log_sums, state = results
-        tensors = [x.contiguous() for x in (d_outputs, query, key, value)]
+        tensors = _readable(d_outputs, query, key, value, block=FEATURES_BLOCK)
+        outputs = outputs.transpose(1, 2).contiguous().transpose(1, 2)
         log_sums = torch.nn.functional.pad(
             log_sums, (0, -log_sums.shape[-1] % LOG_SUMS_BLOCK), value=math.inf
         )
         bias, needed = _aligned_bias(key_mask, query), [True, True, True, False]
-        tensors += [bias, outputs.contiguous(), log_sums.contiguous()]
+        tensors += [bias, outputs, log_sums.contiguous()]
         return kernel(*tensors, *state, 0.0, needed, True, scale=1.0)[:3]
 
 
@@ -147,7 +186,8 @@ def _bias(key_mask, query):
     """Returns a mask as a term of the scores in the dtype of the queries, `[B, 1, 1, T]`."""
     if key_mask is None:
         return None
-    return torch.where(key_mask[:, None, None], 0.0, -math.inf).to(query.dtype)
+    bias = torch.where(key_mask[:, None, None], 0.0, -math.inf).to(query.dtype)
+    return bias.contiguous()
 
 
 def _aligned_bias(key_mask, query):

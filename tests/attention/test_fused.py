@@ -145,6 +145,7 @@ CASES = {
     "table per head, none": {"tables": "head none", "masked": True},
     "none, table per head": {"tables": "none head"},
     "bfloat16": {"dtype": "bfloat16", "depth": 20},
+    "features before positions": {"layout": lambda x: x.mT.contiguous().mT},
 }
 MATRIX = [
     *({"T": t, "S": s, "causal": c, "masked": m}
