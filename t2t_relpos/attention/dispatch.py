@@ -325,6 +325,13 @@ def _suits_flash_kernel(call):
     )
 
 
+def _has_flash_positions(call):
+    if call.backend == "jax":  # whose kernel is causal
+        return call.has_equal_positions
+    has_offset = isinstance(call.query_offset, (int, NoneType))
+    return call.knows_lengths and not call.is_empty and has_offset
+
+
 def _is_long_for_flash(call):
     longest = LONGEST_WITHOUT_FLASH.of(call)
     return call.rematerialize is True or not call.has_at_most(longest)
@@ -587,7 +594,6 @@ TABLE = (
     Implementation(
         "flash",
         flash.attend,
-        reads_tables=True,
         saved_matrices=0,
         requirements=(
             HAS_FLASH_KERNEL,
@@ -595,10 +601,11 @@ TABLE = (
             HAS_TABLE,
             *BLOCK_REQUIREMENTS,
             Condition(
-                "known lengths, T = S > 0, query offset 0", lambda call: call.has_equal_positions
+                "known lengths of at least 1, and an int as query offset; on JAX T = S and query "
+                "offset 0",
+                _has_flash_positions,
             ),
             SUITS_FLASH_KERNEL,
-            Condition("tables for all heads", lambda call: call.share_heads),
             MASKS_KEYS_ONLY,
             NO_DROPOUT,
         ),

@@ -4,9 +4,11 @@ import dataclasses
 
 from t2t_relpos import backend
 from t2t_relpos.attention import blockwise
-from t2t_relpos.attention.blockwise import DIFFERENTIABLE, differentiate
+from t2t_relpos.attention.blockwise import differentiate_outputs
 from t2t_relpos.attention.flash import combined_key_mask
 from t2t_relpos.attention.tables import Results
+
+DIFFERENTIABLE = "query", "key", "value", "key_table", "value_table"
 
 
 def attend(call, sizes):
@@ -32,4 +34,4 @@ def attend(call, sizes):
     def outputs_by_blocks(call):
         return blockwise.attend(call, sizes, unrolled=False).outputs
 
-    return Results(differentiate(call, forward, backward, outputs_by_blocks))
+    return Results(differentiate_outputs(call, forward, backward, outputs_by_blocks))

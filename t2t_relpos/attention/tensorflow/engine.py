@@ -19,7 +19,6 @@ import tensorflow as tf
 
 from t2t_relpos.attention.band import Distances, extend_table
 from t2t_relpos.attention.blocks import all_queries_have_keys
-from t2t_relpos.attention.blockwise import DIFFERENTIABLE
 from t2t_relpos.attention.masks import key_padding_mask
 from t2t_relpos.attention.tables import Results
 from t2t_relpos.attention.tensorflow.diagonals import (
@@ -31,6 +30,8 @@ from t2t_relpos.attention.tensorflow.diagonals import (
 )
 from t2t_relpos.backend import MASKED_SCORE, accumulation_dtype, clip_size, dropout_factors
 from t2t_relpos.backend.tensorflow import shared_function
+
+DIFFERENTIABLE = "query", "key", "value", "key_table", "value_table"
 
 
 class _Arguments(NamedTuple):
