@@ -234,8 +234,8 @@ def _run_first(candidates, call):
     first, *rest = candidates
 
     def run():
-        outputs, weights = first.implementation.attend(call)
-        results = [outputs, weights] if call.return_weights else [outputs]
+        found = first.implementation.attend(call)
+        results = [found.outputs, found.weights] if call.return_weights else [found.outputs]
         # `ops.matmul` of PyTorch and a dropout function may return another dtype.
         return [ops.cast(x, call.query.dtype) for x in results]
 
@@ -284,8 +284,13 @@ class AttentionCall:
         query: as in `attend`.
         key: as in `attend`.
         value: as in `attend`.
-        key_table: as in `attend`.
-        value_table: as in `attend`.
+        relative_query: queries of the key table, `[B, N, T, depth of the table]`. None: `query`.
+        key_table: as in `attend`. None if an algorithm gets scores by id.
+        value_table: as in `attend`. None if an algorithm returns weights by id.
+        scores_by_id: products of the queries with the key table `[B, N, T, R]`, in the accumulation
+            dtype, for algorithms that know no tables.
+        needs_weights_by_id: whether such an algorithm returns weights by id.
+        needs_log_sums: whether the log-sum-exp of the scores is returned.
         mask: bool of rank 2 or 4, broadcasts to `[B, N, T, S]`, or None.
         key_mask: as in `attend`.
         bias: as `mask`, of the dtype of queries.
@@ -320,8 +325,12 @@ class AttentionCall:
     query: Any = _tensor()
     key: Any = _tensor()
     value: Any = _tensor()
+    relative_query: Any = _tensor()
     key_table: Any = _tensor()
     value_table: Any = _tensor()
+    scores_by_id: Any = _tensor()
+    needs_weights_by_id: bool = dataclasses.field(default=False, repr=False)
+    needs_log_sums: bool = dataclasses.field(default=False, repr=False)
     mask: Any = _tensor()
     key_mask: Any = _tensor()
     bias: Any = _tensor()
@@ -400,6 +409,11 @@ class AttentionCall:
         """The `Distances` of the tables, or None without tables."""
         k = self.max_relative_position
         return None if k is None else Distances.of(k)
+
+    @property
+    def table_query(self):
+        """The queries that are multiplied with the key table."""
+        return self.query if self.relative_query is None else self.relative_query
 
     @property
     def knows_lengths(self):

@@ -12,7 +12,7 @@ Sizes and positions are ints, scalar tensors or, on JAX, symbolic lengths.
 
 from typing import Any, NamedTuple
 
-from t2t_relpos.backend import can_slice, clip_size, ops
+from t2t_relpos.backend import arange, can_slice, clip_size, ops
 
 
 class Distances(NamedTuple):
@@ -42,6 +42,14 @@ class Distances(NamedTuple):
     def num_diagonals(self):
         """Number of diagonals of the band, if both distances are at least 1."""
         return self.left + self.right - 1
+
+    def window(self, *, causal):
+        """Returns the (lowest, highest) distance with an id of its own. Both must be at least 1.
+
+        Args:
+            causal: whether keys after a query are masked. `right` is then not used.
+        """
+        return 1 - self.left, 0 if causal else self.right - 1
 
     def extended(self, *, causal=False, least=1):
         """Returns distances of at least 1, for which there is a band.
@@ -134,6 +142,100 @@ class DistanceCounts(NamedTuple):
         right = clip_size(highest - distances.right, 0, total)
         first = clip_size(lowest + distances.left, 0, distances.num_ids)
         return cls(left, first, first + (total - left - right), right, start)
+
+
+class FarRun(NamedTuple):
+    """Consecutive queries and keys whose pairs all have the first id, or all the last one.
+
+    Args:
+        side: "left" for the first id, "right" for the last one.
+        first_query: its first query.
+        num_queries: number of its queries.
+        first_key: its first key.
+        num_keys: number of its keys.
+        is_causal: whether query i attends to keys 0 to i only, in the order of `order`. Otherwise,
+            all queries attend to all keys.
+    """
+
+    side: str
+    first_query: int
+    num_queries: int
+    first_key: int
+    num_keys: int
+    is_causal: bool
+
+    def queries(self, x):
+        """Returns the queries of the run, `[B, N, T, X]` -> `[B, N, queries, X]`."""
+        return x[:, :, self.first_query : self.first_query + self.num_queries]
+
+    def keys(self, x, axis=2):
+        """Returns the keys of the run, `[B, N, S, X]` -> `[B, N, keys, X]`."""
+        return x[(*[slice(None)] * axis, slice(self.first_key, self.first_key + self.num_keys))]
+
+    def pad_queries(self, x, length_q):
+        """Returns `[B, N, queries, X]` padded with zeros, `[B, N, T, X]`."""
+        after = length_q - self.first_query - self.num_queries
+        return ops.pad(x, [(0, 0), (0, 0), (self.first_query, after), (0, 0)])
+
+    def order(self, x, axis=2):
+        """Converts between the order of the sequence and that in which the run is causal."""
+        return x if self.side == "left" else ops.flip(x, axis)
+
+    def has_key(self, call):
+        """Returns whether a query of the call may attend to a key of the run, `[1 or B, T]`."""
+        first, end = self.first_query, self.first_query + self.num_queries
+        # Index of the queries in the run.
+        index = arange(call.length_q)[None]
+        index = index - first if self.side == "left" else end - 1 - index
+        first_key = 0
+        if call.key_mask is not None:
+            mask = self.order(self.keys(call.key_mask, 1), 1)
+            # Versions of JAX compile a cumulative sum to different operations, some of them slow.
+            keys = ops.where(mask, arange(self.num_keys), self.num_keys)
+            first_key = ops.min(keys, axis=1, keepdims=True)
+        has_key = index >= (first_key if self.is_causal else 0)
+        later = call.length_q - end if self.side == "left" else first
+        if later:
+            has_key = ops.logical_and(has_key, index < self.num_queries)
+        if self.is_causal or call.key_mask is None:
+            return has_key
+        return ops.logical_and(has_key, first_key < self.num_keys)
+
+
+def far_runs(call):
+    """Returns the list of `FarRun`s of an `AttentionCall`, first those of the left side.
+
+    Lengths and the query offset are ints, and distances are at least 1.
+    """
+    sizes, (left, right) = (call.length_q, call.length_k), call.distances
+    runs = _far_runs("left", *sizes, left - call.query_offset)
+    if not call.causal:
+        # In reverse order, a right side is a left side.
+        opposite = call.length_k - call.length_q - call.query_offset
+        runs += _far_runs("right", *sizes, right - opposite)
+    return runs
+
+
+def _far_runs(side, length_q, length_k, shift):
+    """Returns the runs of a side whose query i attends to keys 0 to i - shift, in its order."""
+    first_query, first_key = max(shift, 0), min(max(-shift, 0), length_k)
+    size = min(length_q - first_query, length_k - first_key)
+    later = length_q - first_query - size
+    runs = [
+        (0, length_q, 0, first_key, False),  # keys of all queries
+        (first_query, size, first_key, size, True),
+        (first_query + size, later, first_key, size, False),  # queries of all these keys
+    ]
+    runs = [FarRun(side, *run) for run in runs if run[1] > 0 and run[3] > 0]
+    if side == "left":
+        return runs
+    return [
+        run._replace(
+            first_query=length_q - run.first_query - run.num_queries,
+            first_key=length_k - run.first_key - run.num_keys,
+        )
+        for run in runs
+    ]
 
 
 def extend_table(table, distances, extended):

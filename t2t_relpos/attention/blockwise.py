@@ -28,15 +28,15 @@ from t2t_relpos.attention.blocks import (
     query_tensors,
     transpose,
 )
-from t2t_relpos.attention.gather import matmul_table
-from t2t_relpos.backend import accumulation_dtype, custom_gradient, ops, zeros_like_results
+from t2t_relpos.attention.tables import Results, differentiate, matmul_table
+from t2t_relpos.backend import accumulation_dtype, ops, zeros_like_results
 
 
 def attend(call, sizes, *, unrolled):
-    """Returns (the outputs `[B, N, T, Hv]`, None), in the unrolled form or in the scanned one."""
+    """Returns the outputs, in the unrolled form or in the scanned one."""
     call, reference = _with_difference_rows(call)
     segments = make_segments(call, sizes, unrolled=unrolled)
-    outputs = differentiate(
+    outputs = differentiate_outputs(
         call,
         lambda call: forward(call, segments, save_weights=unrolled),
         lambda call, *results: backward(call, segments, *results),
@@ -46,7 +46,7 @@ def attend(call, sizes, *, unrolled):
         outputs, total = ops.split(outputs, [call.value.shape[-1]], axis=-1)
         reference = None if reference is None else total * reference
     outputs = outputs if reference is None else outputs + reference
-    return ops.cast(outputs, keras.backend.standardize_dtype(call.query.dtype)), None
+    return Results(ops.cast(outputs, keras.backend.standardize_dtype(call.query.dtype)))
 
 
 def _with_difference_rows(call):
@@ -79,36 +79,27 @@ def _with_difference_rows(call):
     return call, references.get("value_table")
 
 
-DIFFERENTIABLE = "query", "key", "value", "key_table", "value_table"
-
-
-def differentiate(call, forward, backward, plain):
-    """Returns outputs with a custom gradient.
+def differentiate_outputs(call, forward, backward, plain):
+    """Returns outputs with a custom gradient: `differentiate` for an algorithm with tables.
 
     Args:
         call: an `AttentionCall`.
         forward: function of the call that returns (outputs, saved results).
         backward: function of the call, the saved results and the gradient of the outputs that
             returns a dict of gradients.
-        plain: function of the call that returns the outputs, as in `backend.custom_gradient`.
+        plain: function of the call that returns the outputs.
     """
-    tensors = {name: getattr(call, name) for name in (*DIFFERENTIABLE, "key_mask", "mask")}
-    tensors["query_offset"] = None if isinstance(call.query_offset, int) else call.query_offset
-    tensors["seed"] = None if call.dropout is None else call.dropout.seed
-    tensors = {name: x for name, x in tensors.items() if x is not None}
 
-    def of_call(function):
-        return lambda tensors, *results: function(_with_tensors(call, tensors), *results)
+    def run(call):
+        outputs, saved = forward(call)
+        return Results(outputs), saved
 
-    return custom_gradient(of_call(forward), of_call(backward), of_call(plain), tensors)
-
-
-def _with_tensors(call, tensors):
-    """Returns the call with other tensors, a dict by name."""
-    tensors = dict(tensors)
-    seed = tensors.pop("seed", None)
-    dropout = None if seed is None else dataclasses.replace(call.dropout, seed=seed)
-    return dataclasses.replace(call, dropout=dropout, **tensors)
+    return differentiate(
+        call,
+        run,
+        lambda call, saved, d_results: backward(call, saved, d_results.outputs),
+        lambda call: Results(plain(call)),
+    ).outputs
 
 
 class Saved(NamedTuple):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from t2t_relpos import backend
-from t2t_relpos.attention import blockwise, flash, fused, gather, skew
+from t2t_relpos.attention import blockwise, flash, fused, gather, skew, tables
 from t2t_relpos.attention.flash import MASK_FEATURES, is_key_mask
 
 
@@ -325,6 +325,13 @@ def _suits_flash_kernel(call):
     )
 
 
+def _has_flash_positions(call):
+    if call.backend == "jax":  # whose kernel is causal
+        return call.has_equal_positions
+    has_offset = isinstance(call.query_offset, (int, NoneType))
+    return call.knows_lengths and not call.is_empty and has_offset
+
+
 def _is_long_for_flash(call):
     longest = LONGEST_WITHOUT_FLASH.of(call)
     return call.rematerialize is True or not call.has_at_most(longest)
@@ -389,14 +396,15 @@ class Implementation:
     Args:
         name: name of the row.
         function: called with an `AttentionCall`, the `Sizes` if there are any, and `options`. It
-            returns (outputs, weights or None). A function that requires TensorFlow is given by its
-            dotted name in `t2t_relpos.attention`.
+            returns `tables.Results`. A function that requires TensorFlow is given by its dotted
+            name in `t2t_relpos.attention`.
         saved_matrices: number of `[T, S]` matrices per head that are saved for the gradient, for
             `explain` and the documentation.
         requirements: conditions for correct results.
         preferences: further conditions for `select`. A call that names the row skips them.
         sizes: `Sizes` by device, or None.
         options: keyword arguments of the function.
+        reads_tables: whether the function gets tables, and not scores by id (see `tables`).
     """
 
     name: str
@@ -406,15 +414,17 @@ class Implementation:
     preferences: tuple[Condition, ...] = ()
     sizes: Mapping[str, Sizes] | None = None
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    reads_tables: bool = False
 
     def attend(self, call):
-        """Returns (outputs, weights or None) of a call."""
+        """Returns the `Results` of a call, with the relative values."""
         function = self.function
         if isinstance(function, str):
             module, _, name = function.rpartition(".")
             function = getattr(importlib.import_module(f"t2t_relpos.attention.{module}"), name)
         sizes = [] if self.sizes is None else [self.sizes[call.device]]
-        return function(call, *sizes, **self.options)
+        compute = lambda call: function(call, *sizes, **self.options)
+        return compute(call) if self.reads_tables else tables.attend_by_scores(compute, call)
 
     def match(self, call, *, ignore_preferences=False):
         """Returns (the first condition that fails, or None; the condition on unknown lengths).
@@ -466,6 +476,7 @@ TABLE = (
     Implementation(
         "full_matrix",
         "tensorflow.engine.attend_in_one_block",
+        reads_tables=True,
         saved_matrices=2,
         requirements=(
             TENSORFLOW_WITHOUT_XLA,
@@ -489,6 +500,7 @@ TABLE = (
     Implementation(
         "rows",
         gather.attend_by_rows,
+        reads_tables=True,
         saved_matrices=3,
         requirements=(
             HAS_TABLE,
@@ -521,6 +533,7 @@ TABLE = (
     Implementation(
         "saved_blocks",
         "tensorflow.engine.attend_in_blocks",
+        reads_tables=True,
         saved_matrices=1,
         requirements=(TENSORFLOW_ON_CPU, HAS_TABLE, *BLOCK_REQUIREMENTS, QUADRATIC_MEMORY_ALLOWED),
         preferences=(
@@ -533,6 +546,7 @@ TABLE = (
     Implementation(
         "rematerialized_blocks",
         "tensorflow.engine.attend_in_blocks",
+        reads_tables=True,
         saved_matrices=0,
         requirements=(TENSORFLOW_ON_CPU, HAS_TABLE, *BLOCK_REQUIREMENTS),
         sizes={"cpu": Sizes(256, causal_block=128, smallest=64, group=4096, chunk=32)},
@@ -555,6 +569,7 @@ TABLE = (
     Implementation(
         "fused",
         fused.attend,
+        reads_tables=True,
         saved_matrices=0,
         requirements=(
             HAS_FUSED_KERNEL,
@@ -586,10 +601,11 @@ TABLE = (
             HAS_TABLE,
             *BLOCK_REQUIREMENTS,
             Condition(
-                "known lengths, T = S > 0, query offset 0", lambda call: call.has_equal_positions
+                "known lengths of at least 1, and an int as query offset; on JAX T = S and query "
+                "offset 0",
+                _has_flash_positions,
             ),
             SUITS_FLASH_KERNEL,
-            Condition("tables for all heads", lambda call: call.share_heads),
             MASKS_KEYS_ONLY,
             NO_DROPOUT,
         ),
@@ -604,6 +620,7 @@ TABLE = (
     Implementation(
         "unrolled_blocks",
         blockwise.attend,
+        reads_tables=True,
         saved_matrices=1,
         requirements=(
             *BLOCK_REQUIREMENTS,
@@ -621,6 +638,7 @@ TABLE = (
     Implementation(
         "scanned_blocks",
         blockwise.attend,
+        reads_tables=True,
         saved_matrices=0,
         requirements=BLOCK_REQUIREMENTS,
         sizes={

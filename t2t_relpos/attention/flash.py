@@ -1,34 +1,33 @@
-"""Relative attention by the flash-attention kernel of the backend, with memory linear in length.
+"""Attention by the flash-attention kernel of the backend, with memory linear in length.
 
 PyTorch and, on a GPU, JAX have such a kernel. Tests also run this module with a plain function.
 
-Within a tail of the score matrix (see `band`), the relative score depends on the query only, so it
-can be added to the log-sum-exp later. Without it, a tail is causal attention, which flash kernels
-compute. K is the clipping distance of the side:
+Within a far run (see `band`), the score by id of a query is the same for all keys, so it can be
+added to the log-sum-exp later. Without it, a far run is plain attention, causal or not, which flash
+kernels compute. The windows between the far runs are computed in blocks of queries.
 
-    left     queries K to T - 1, keys 0 to T - K - 1
-    right    queries 0 to T - K - 1, keys K to T - 1, both in reverse order
+Forward: the kernel returns the outputs u of a far run and the log-sum-exp of its scores. A far run
+then counts as one key, with the log-sum-exp as score and u as value. Attention becomes a softmax
+over few scores for each query: one for each far run, and one for each distance of the window.
 
-The band between the tails is computed in blocks of queries.
+    scores       q·k + z[r] in the window, log-sum-exp + z[r] of a far run with the id r
+    weights p    softmax of the scores; L is their log-sum-exp
+    outputs      sum of p·v, where v of a far run is u
 
-Forward: the kernel returns the outputs u of a tail and the log-sum-exp of its scores. A tail then
-counts as one key, with the log-sum-exp as score and u as value. Attention becomes a softmax over
-R scores for each query: one for each relative id.
+Backward: with the gradients d of the outputs, d_w of the weights by id and d_L, the gradient of a
+score is
 
-    score of id r    q·k + q·a^K[r] in the band, log-sum-exp + q·a^K[r] of a tail
-    weights w        softmax of the R scores; L is their log-sum-exp
-    outputs          o = sum of w[r] (v + a^V[r]), where v of a tail is u
+    p (d·v + d_w[r] - delta)    where delta = sum of p (d·v + d_w[r]) - d_L
 
-Backward: from a log-sum-exp L' and outputs o', a flash kernel computes the weights of its pairs,
-exp(q·k - L'), and the gradients of their scores, weights (d·v - d·o'), where d is the gradient of
-the outputs. With L' = L - q·a^K[r] and o' = o - a^V[r], these are those of the whole attention, and
-so are the gradients of queries, keys and values that the kernel returns. The gradients of the R
-scores give the rest.
+From a log-sum-exp L' and outputs o', a flash kernel computes the weights of its pairs,
+exp(q·k - L'), and the gradients of their scores, weights (d·v - d·o'). With L' = L - z[r] and any
+o' for which d·o' = delta - d_w[r], these are those of the whole attention, and so are the gradients
+of queries, keys and values that the kernel returns.
 
 Masks of keys: for kernels without masks, queries and keys get MASK_FEATURES extra features: 1 for
 queries, 0 for keys, and for masked keys a negative number so large that their weights become zero.
 
-Shapes: C queries of a block; R ids: left + right + 1, or left + 1 if causal.
+Shapes: C queries of a block; D distances of the window; P far runs and distances of the window.
 """
 
 import dataclasses
@@ -36,22 +35,18 @@ import functools
 import math
 from typing import Any, NamedTuple
 
-from t2t_relpos.attention import blockwise
-from t2t_relpos.attention.band import Distances, extend_table
-from t2t_relpos.attention.blocks import matmul, transpose
-from t2t_relpos.attention.blockwise import (
-    d_rows,
-    differentiate,
-    matmul_rows,
-    products_with_rows,
-)
+from t2t_relpos.attention import skew
+from t2t_relpos.attention.band import far_runs
+from t2t_relpos.attention.tables import Results, differentiate
 from t2t_relpos.backend import (
     MASKED_SCORE,
     accumulation_dtype,
     add_at,
     arange,
+    clip_size,
     fill_masked,
     flash_kernel,
+    matmul,
     ops,
     weights_and_log_sums,
 )
@@ -60,33 +55,23 @@ from t2t_relpos.backend import (
 MASK_FEATURES = 8
 # Representable in float16. MASK_FEATURES times this number is added to the scores of masked keys.
 MASK_FEATURE = -60000.0
+# Changes no sum of absolute values of gradients but 0.
+SMALLEST = 1e-37
 
 
 def attend(call, sizes, kernel=flash_kernel):
-    """Returns (the outputs `[B, N, T, H]`, None) of a call with T = S.
+    """Returns the `Results` of a call with known lengths and offset.
 
     `kernel` is a module with the functions `has_masks`, `forward` and `backward` of
-    `backend.torch_flash`.
+    `backend.torch_flash`. It has no second derivatives and batches of gradients: the full matrix is
+    differentiated there.
     """
-    outputs = differentiate(
-        _with_rows_of_ids(call),
+    call = dataclasses.replace(call, mask=None, key_mask=combined_key_mask(call))
+    return differentiate(
+        call,
         lambda call: forward(call, sizes, kernel),
         lambda call, *results: backward(call, sizes, kernel, *results),
-        lambda call: _outputs_by_blocks(call, sizes),
-    )
-    return outputs, None
-
-
-def _with_rows_of_ids(call):
-    """Returns the call with one table row for each of the R ids, and distances of 1 to T."""
-    extended, tables = call.distances.extended(causal=call.causal), {}
-    for name in ("key_table", "value_table"):
-        table = getattr(call, name)
-        if table is not None:
-            table = extend_table(table, call.distances, extended)
-            tables[name] = table[: extended.left + 1] if call.causal else table
-    return dataclasses.replace(
-        call, max_relative_position=extended, mask=None, key_mask=combined_key_mask(call), **tables
+        skew.attend_by_band,
     )
 
 
@@ -109,63 +94,47 @@ def combined_key_mask(call):
     return ops.broadcast_to(mask, (ops.shape(call.query)[0], call.length_k))
 
 
-def _outputs_by_blocks(call, sizes):
-    """Returns the outputs for second derivatives and batches of gradients: kernels have neither."""
-    if call.causal:
-        # Blocks expect a row of later keys, which are masked.
-        tables = {name: getattr(call, name) for name in ("key_table", "value_table")}
-        tables = {n: ops.concatenate([x, x[-1:]]) for n, x in tables.items() if x is not None}
-        call = dataclasses.replace(call, **tables)
-    return blockwise.attend(call, sizes, unrolled=False)[0]
-
-
 def forward(call, sizes, kernel):
-    """Returns (outputs, a list of the `Saved` of all groups of heads). Tables have R rows."""
-    groups = _groups_of_heads(call, sizes)
-    # There are several groups for long sequences, where saved outputs would take much memory and
-    # save little time.
-    save_outputs = len(groups) == 1
-    results = [forward_group(x, sizes.block, kernel, save_outputs=save_outputs) for x in groups]
-    # Also concatenate a single tensor: PyTorch's graph refers to the result, and callers may change
-    # it in place.
-    return _join_heads([outputs for outputs, _ in results]), [saved for _, saved in results]
+    """Returns (`Results`, a list of the `Saved` of all groups of heads)."""
+    groups = [
+        _Group(each, sizes.block, kernel).forward() for _, each in _groups_of_heads(call, sizes)
+    ]
+    return Results(*map(_join_heads, zip(*(results for results, _ in groups)))), [
+        saved for _, saved in groups
+    ]
 
 
-def backward(call, sizes, kernel, saved, d_outputs):
+def backward(call, sizes, kernel, saved, d_results):
     """Returns a dict that maps names of tensors to gradients."""
-    groups, terms, head = _groups_of_heads(call, sizes), [], 0
-    for group, saved_group in zip(groups, saved):
-        heads = slice(head, head + group.query.shape[1])
-        of_group = d_outputs if len(groups) == 1 else d_outputs[:, heads]
-        terms.append(backward_group(group, sizes.block, kernel, saved_group, of_group))
-        head = heads.stop
-    gradients = {}
-    for name in tuple(terms[0]):
-        of_groups = [of_group.pop(name) for of_group in terms]
-        if name.endswith("table"):
-            total = functools.reduce(ops.add, of_groups)
-        else:
-            total = _join_heads(of_groups) if len(groups) > 1 else of_groups[0]
-        gradients[name] = ops.cast(total, getattr(call, name).dtype)
-    return gradients
+    terms = []
+    for (heads, group), of_group in zip(_groups_of_heads(call, sizes), saved):
+        of_heads = Results(*(x if x is None else x[:, heads] for x in d_results))
+        terms.append(_Group(group, sizes.block, kernel).backward(of_group, of_heads))
+    gradients = {name: _join_heads([x.pop(name) for x in terms]) for name in tuple(terms[0])}
+    return {name: ops.cast(x, getattr(call, name).dtype) for name, x in gradients.items()}
 
 
 def _groups_of_heads(call, sizes):
-    """Returns a list of calls, each with some of the heads. They limit the size of tensors."""
+    """Returns a list of (slice of heads, call of these heads). They limit the size of tensors."""
     batch, heads, length, depth = ops.shape(call.query)
     size = heads
     if isinstance(batch, int):
         size = max(1, min(heads, sizes.group // max(1, batch * length * depth)))
     if size == heads:
-        return [call]
-    tensors = {name: getattr(call, name) for name in ("query", "key", "value")}
+        return [(slice(None), call)]
+    groups = [slice(i, i + size) for i in range(0, heads, size)]
+    names = "query", "key", "value", "scores_by_id"
+    tensors = {name: getattr(call, name) for name in names}
+    tensors = {name: x for name, x in tensors.items() if x is not None}
     return [
-        dataclasses.replace(call, **{n: x[:, i : i + size] for n, x in tensors.items()})
-        for i in range(0, heads, size)
+        (group, dataclasses.replace(call, **{n: x[:, group] for n, x in tensors.items()}))
+        for group in groups
     ]
 
 
 def _join_heads(groups):
+    if len(groups) == 1 or groups[0] is None:
+        return groups[0]
     return ops.concatenate(groups, axis=1)
 
 
@@ -173,25 +142,22 @@ class Saved(NamedTuple):
     """Results of the forward pass that the gradient reads.
 
     Args:
-        outputs: `[B, N, T, H]` in the accumulation dtype. None: `backward_group` computes them
-            again.
-        weights: weights of the R ids, `[B, N, T, R]`.
-        tails: a `SavedTail` for each tail.
+        weights: of far runs and of the distances of the window, `[B, N, T, P]`.
+        runs: a `SavedRun` for each far run.
     """
 
-    outputs: Any
     weights: Any
-    tails: Any
+    runs: Any
 
 
-class SavedTail(NamedTuple):
-    """Results of a tail for its queries, in the order of the sequence.
+class SavedRun(NamedTuple):
+    """Results of a far run for its queries, in the order of the sequence.
 
     Args:
-        outputs: outputs of the kernel `[B, N, T - K, H]`.
-        log_sums: log-sum-exp of all scores, minus the relative score of the tail
-            `[B, N, T - K]`. Fully masked queries have a number so large that all their weights are
-            zero.
+        outputs: outputs of the kernel `[B, N, queries, H]`.
+        log_sums: log-sum-exp of all scores, minus the score by id of the far run
+            `[B, N, queries]`. Fully masked queries have a number so large that all their weights
+            are zero.
         state: further results of the kernel, for its backward pass.
     """
 
@@ -200,324 +166,279 @@ class SavedTail(NamedTuple):
     state: Any
 
 
-def forward_group(call, block, kernel, *, save_outputs):
-    """Returns (outputs, `Saved`) of a group of heads.
-
-    `block` is the number of queries of a block of the band, unless the band is wider.
-    """
-    dtype, band, tails = call.query.dtype, Band.of(call, block), make_tails(call)
-    of_tails = [tail.forward(call, kernel) for tail in tails]
-    scores = _by_id(
-        call,
-        band.products(call.query, call.key),
-        {tail.side: tail.pad_queries(log_sums) for tail, (_, log_sums, _) in zip(tails, of_tails)},
-    )
-    relative = products_with_rows(call.query, call.key_table, dtype)
-    scores = scores if relative is None else scores + relative
-    scores = fill_masked(scores, _is_valid(call, band), MASKED_SCORE)
-    weights, log_sums, _ = weights_and_log_sums(scores)
-    saved_tails = []
-    for tail, (tail_outputs, _, state) in zip(tails, of_tails):
-        shifted = tail.queries(log_sums)
-        shifted = shifted if relative is None else shifted - tail.of_id(relative)
-        saved_tails.append(SavedTail(tail_outputs, shifted[..., 0], state))
-    outputs = _sum_values(call, band, tails, weights, saved_tails)
-    saved = Saved(outputs if save_outputs else None, weights, saved_tails)
-    return ops.cast(outputs, dtype), saved
-
-
-def _sum_values(call, band, tails, weights, saved_tails):
-    """Returns the outputs of a group of heads in the accumulation dtype."""
-    outputs = band.sum_keys(band.matrix(weights), call.value)
-    if call.value_table is not None:
-        outputs = outputs + matmul_rows(weights, call.value_table, call.query.dtype)
-    for tail, of_tail in zip(tails, saved_tails):
-        terms = tail.of_id(weights) * _accumulate(of_tail.outputs)
-        outputs = add_at(outputs, terms, tail.first_query)
-    return outputs
-
-
-def backward_group(call, block, kernel, saved, d_outputs):
-    """Returns a dict that maps names of tensors to gradients.
-
-    Gradients of tables are in the accumulation dtype, the others in that of the queries.
-    """
-    dtype, band, tails = call.query.dtype, Band.of(call, block), make_tails(call)
-    d_outputs = _accumulate(d_outputs)
-    d_weights = _by_id(
-        call,
-        band.products(ops.cast(d_outputs, dtype), call.value),
-        {
-            tail.side: tail.pad_queries(
-                ops.sum(
-                    tail.queries(d_outputs) * _accumulate(of_tail.outputs), axis=-1, keepdims=True
-                )
-            )
-            for tail, of_tail in zip(tails, saved.tails)
-        },
-    )
-    relative = products_with_rows(d_outputs, call.value_table, dtype)
-    d_weights = d_weights if relative is None else d_weights + relative
-    weights = saved.weights
-    row_sums = ops.sum(weights * d_weights, axis=-1, keepdims=True)
-    d_scores = weights * (d_weights - row_sums)
-    gradients = {}
-    matrix = band.matrix(d_scores)
-    d_query = band.sum_keys(matrix, call.key)
-    if call.key_table is not None:
-        d_query = d_query + matmul_rows(d_scores, call.key_table, dtype)
-        gradients["key_table"] = d_rows(d_scores, call.query, call.key_table, dtype)
-    if call.value_table is not None:
-        gradients["value_table"] = d_rows(weights, d_outputs, call.value_table, dtype)
-    gradients |= {
-        "query": d_query,
-        "key": band.sum_queries(matrix, call.query),
-        "value": band.sum_queries(band.matrix(weights), ops.cast(d_outputs, dtype)),
-    }
-    outputs = saved.outputs
-    if outputs is None:
-        outputs = _sum_values(call, band, tails, weights, saved.tails)
-    for tail, of_tail in zip(tails, saved.tails):
-        terms = tail.backward(call, kernel, of_tail, outputs, d_outputs)
-        starts = tail.first_query, tail.first_key, tail.first_key
-        for name, term, start in zip(("query", "key", "value"), terms, starts):
-            gradients[name] = add_at(gradients[name], term, start)
-    return {
-        # The gradients of tables of several groups are added in the accumulation dtype.
-        name: x if name.endswith("table") else ops.cast(x, dtype)
-        for name, x in gradients.items()
-    }
-
-
-def _by_id(call, of_band, of_tails):
-    """Returns a tensor `[B, N, T, R]` by relative id, with zeros for tails that are missing.
-
-    `of_band` has the diagonals of the band, from left to right, and `of_tails` entries
-    `[B, N, T, 1]` by side.
-    """
-    sides = ("left",) if call.causal else ("left", "right")
-    left, *right = (
-        of_tails[side] if side in of_tails else ops.zeros_like(of_band[..., :1]) for side in sides
-    )
-    return ops.concatenate([left, of_band, *right], axis=-1)
-
-
-def _is_valid(call, band):
-    """Returns bool `[1 or B, 1, T, R]`: whether a query may attend to a key with an id."""
-    length, (left, right) = call.length_q, call.distances
-    mask = ops.ones((1, length), dtype="bool") if call.key_mask is None else call.key_mask
-    padded = ops.pad(mask, [(0, 0), (left - 1, right - 1)])
-    indices = arange(length)[:, None] + arange(band.diagonals)
-    of_band = ops.take(padded, indices, axis=1)
-    positions = arange(length)
-    # Versions of JAX compile a cumulative sum to different operations, some of them slow.
-    before = positions - left >= first_position(mask)
-    columns = [before[..., None], of_band]
-    if not call.causal:
-        after = positions + right < length - first_position(ops.flip(mask, 1))
-        columns.append(after[..., None])
-    return ops.expand_dims(ops.concatenate(columns, axis=-1), 1)
-
-
-def first_position(mask):
-    """Returns the position of the first True of a mask `[B, T]`, T if there is none, `[B, 1]`."""
-    length = mask.shape[1]
-    return ops.min(ops.where(mask, arange(length), length), axis=1, keepdims=True)
-
-
-class Tail(NamedTuple):
-    """The pairs whose key is K or more positions before (left) or after (right) the query.
+class _Group:
+    """Forward and backward pass of a group of heads.
 
     Args:
-        side: "left" or "right".
-        length: number of queries and of keys, T - K.
-        distance: K, the clipping distance of this side.
+        call: an `AttentionCall`.
+        block: the number of queries of a block, unless the window is wider.
+        kernel: as in `attend`.
     """
 
-    side: str
-    length: int
-    distance: int
+    def __init__(self, call, block, kernel):
+        self._call, self._kernel = call, kernel
+        self._dtype, self._windows = call.query.dtype, Windows.of(call, block)
+        # Kernels refuse empty tensors.
+        is_empty = 0 in [size for size in ops.shape(call.query) if isinstance(size, int)]
+        self._runs = [] if is_empty else far_runs(call)
+        self._left = [run for run in self._runs if run.side == "left"]
+        self._right = [run for run in self._runs if run.side == "right"]
 
-    @property
-    def first_query(self):
-        return self.distance if self.side == "left" else 0
-
-    @property
-    def first_key(self):
-        return 0 if self.side == "left" else self.distance
-
-    def queries(self, x):
-        """Returns the queries of the tail, `[B, N, T, X]` -> `[B, N, T - K, X]`."""
-        return x[:, :, self.first_query : self.first_query + self.length]
-
-    def pad_queries(self, x):
-        """Returns `[B, N, T - K, X]` padded with zeros, `[B, N, T, X]`."""
-        before, after = self.first_query, self.distance - self.first_query
-        return ops.pad(x, [(0, 0), (0, 0), (before, after), (0, 0)])
-
-    def of_id(self, x):
-        """Returns the column of the tail for its queries, `[B, N, T, R]` -> `[B, N, T - K, 1]`."""
-        return self.queries(x[..., :1] if self.side == "left" else x[..., -1:])
-
-    def row(self, table):
-        """Returns the row of the tail `[H]`."""
-        return table[0 if self.side == "left" else -1]
-
-    def order(self, x, axis=2):
-        """Converts between the order of the sequence and that in which the tail is causal."""
-        return x if self.side == "left" else ops.flip(x, axis)
-
-    def forward(self, call, kernel):
-        """Returns (outputs, log-sum-exp `[B, N, T - K, 1]`, state) of the kernel.
-
-        Outputs and log-sum-exp are zeros for queries whose keys are all masked.
-        """
-        outputs, log_sums, state = kernel.forward(*self._inputs(call, kernel))
-        outputs = outputs[..., : call.value.shape[-1]]
-        outputs, log_sums = self.order(outputs), self.order(log_sums)[..., None]
-        if call.key_mask is not None:
-            has_key = arange(self.length) >= first_position(self._key_mask(call))
-            has_key = self.order(has_key, axis=1)[:, None, :, None]
-            outputs, log_sums = (ops.where(has_key, x, 0) for x in (outputs, log_sums))
-        return outputs, _accumulate(log_sums), state
-
-    def backward(self, call, kernel, saved, outputs, d_outputs):
-        """Returns the gradients of the tail's queries, keys and values.
-
-        `outputs` and `d_outputs` are those of the whole attention.
-        """
-        outputs = self.queries(outputs)
-        if call.value_table is not None:
-            outputs = outputs - _accumulate(self.row(call.value_table))
-        outputs, d_outputs = (
-            self.order(ops.cast(x, call.query.dtype)) for x in (outputs, self.queries(d_outputs))
+    def forward(self):
+        """Returns (`Results`, `Saved`)."""
+        call, runs, windows = self._call, self._runs, self._windows
+        found = [_attend_to_run(call, self._kernel, run) for run in runs]
+        log_sums = [run.pad_queries(x, call.length_q) for run, (_, x, _) in zip(runs, found)]
+        scores = self._columns(log_sums, windows.products(call.query, call.key))
+        relative = None
+        if call.scores_by_id is not None:
+            relative = self._expand(call.scores_by_id)
+            scores = scores + relative
+        scores = fill_masked(scores, self._is_valid(), MASKED_SCORE)
+        weights, log_sums, _ = weights_and_log_sums(scores)
+        outputs = windows.sum_keys(windows.matrix(self._window(weights)), call.value)
+        saved = []
+        for index, (run, (run_outputs, _, state)) in enumerate(zip(runs, found)):
+            shifted = run.queries(log_sums)
+            if relative is not None:
+                shifted = shifted - run.queries(self._column(relative, index))
+            saved.append(SavedRun(run_outputs, shifted[..., 0], state))
+            terms = run.queries(self._column(weights, index)) * _accumulate(run_outputs)
+            outputs = add_at(outputs, terms, run.first_query)
+        by_id = self._sum(weights) if call.needs_weights_by_id else None
+        if call.needs_log_sums:
+            log_sums = ops.where(log_sums < -MASKED_SCORE, log_sums, MASKED_SCORE)
+        return Results(outputs, by_id, log_sums if call.needs_log_sums else None), Saved(
+            weights, saved
         )
-        query, key, value, key_mask = self._inputs(call, kernel)
-        if value.shape[-1] > call.value.shape[-1]:
-            outputs, d_outputs = _append_feature(outputs, 0.0), _append_feature(d_outputs, 0.0)
-        results = outputs, self.order(saved.log_sums), saved.state
-        gradients = kernel.backward(query, key, value, key_mask, results, d_outputs)
-        depth = call.query.shape[-1]
-        return [self.order(_accumulate(x[..., :depth])) for x in gradients]
 
-    def _inputs(self, call, kernel):
-        """Returns the kernel's queries, keys, values, and mask unless it is passed as features."""
-        keys = slice(self.first_key, self.first_key + self.length)
-        tensors = self.queries(call.query), call.key[:, :, keys], call.value[:, :, keys]
-        query, key, value = map(self.order, tensors)
-        key_mask = self._key_mask(call)
-        if key_mask is None or kernel.has_masks(query, query.shape[-1] + MASK_FEATURES):
-            return query, key, value, key_mask
-        feature = ops.where(key_mask, 0.0, MASK_FEATURE)[:, None, :, None]
-        query, value = _append_feature(query, 1.0), _append_feature(value, 0.0)
-        return query, _append_feature(key, feature), value, None
+    def backward(self, saved, d_results):
+        """Returns a dict that maps names of tensors to gradients, in the accumulation dtype."""
+        call, runs, windows, weights = self._call, self._runs, self._windows, saved.weights
+        d_outputs = _accumulate(d_results.outputs)
+        of_runs = [
+            ops.sum(run.queries(d_outputs) * _accumulate(x.outputs), axis=-1, keepdims=True)
+            for run, x in zip(runs, saved.runs)
+        ]
+        of_runs = [run.pad_queries(x, call.length_q) for run, x in zip(runs, of_runs)]
+        narrow = ops.cast(d_outputs, self._dtype)
+        d_weights, d_by_id = self._columns(of_runs, windows.products(narrow, call.value)), None
+        if d_results.weights_by_id is not None:
+            d_by_id = self._expand(d_results.weights_by_id)
+            d_weights = d_weights + d_by_id
+        delta = ops.sum(weights * d_weights, axis=-1, keepdims=True)
+        if d_results.log_sums is not None:
+            delta = delta - d_results.log_sums
+        d_scores = weights * (d_weights - delta)
+        matrix = windows.matrix(self._window(d_scores))
+        gradients = {
+            "query": windows.sum_keys(matrix, call.key),
+            "key": windows.sum_queries(matrix, call.query),
+            "value": windows.sum_queries(windows.matrix(self._window(weights)), narrow),
+        }
+        if call.scores_by_id is not None:
+            gradients["scores_by_id"] = self._sum(d_scores)
+        unit = _unit(d_outputs) if runs else None
+        for index, (run, of_run) in enumerate(zip(runs, saved.runs)):
+            of_id = 0 if d_by_id is None else self._column(d_by_id, index)
+            products = run.queries(unit) * run.queries(delta - of_id)
+            of_queries = products, run.queries(d_outputs)
+            terms = _gradients_of_run(call, self._kernel, run, of_run, *of_queries)
+            starts = run.first_query, run.first_key, run.first_key
+            for name, term, start in zip(("query", "key", "value"), terms, starts):
+                gradients[name] = add_at(gradients[name], term, start)
+        return gradients
 
-    def _key_mask(self, call):
-        """Returns the mask of the kernel's keys `[B, T - K]`, or None."""
-        if call.key_mask is None:
-            return None
-        keys = call.key_mask[:, self.first_key : self.first_key + self.length]
-        return self.order(keys, axis=1)
+    # Columns `[B, N, T, P]`: far runs to the left, distances of the window, far runs to the right.
+
+    def _columns(self, of_runs, of_window):
+        """Returns the columns of a list of `[B, N, T, 1]` and of `[B, N, T, D]`."""
+        left = len(self._left)
+        return ops.concatenate([*of_runs[:left], of_window, *of_runs[left:]], axis=-1)
+
+    def _column(self, columns, index):
+        """Returns the column of a far run, `[B, N, T, 1]`."""
+        position = index if index < len(self._left) else index + self._windows.width
+        return columns[..., position : position + 1]
+
+    def _window(self, columns):
+        """Returns the columns of the window, `[B, N, T, D]`."""
+        left = len(self._left)
+        return columns[..., left : left + self._windows.width]
+
+    def _expand(self, by_id):
+        """Returns the columns of a tensor by relative id `[B, N, T, R]`."""
+        left, right = len(self._left), len(self._right)
+        if (left, right) == (1, 0 if self._call.causal else 1):
+            return by_id
+        window = by_id[..., 1 : 1 + self._windows.width]
+        return ops.concatenate([*left * [by_id[..., :1]], window, *right * [by_id[..., -1:]]], -1)
+
+    def _sum(self, columns):
+        """The transpose of `_expand`: sums of columns by relative id, `[B, N, T, R]`."""
+        left, right = len(self._left), len(self._right)
+        if (left, right) == (1, 0 if self._call.causal else 1):
+            return columns
+        end = left + self._windows.width
+        tails = [columns[..., :left], columns[..., end:]][: 1 if self._call.causal else 2]
+        first, *last = (ops.sum(x, axis=-1, keepdims=True) for x in tails)
+        return ops.concatenate([first, columns[..., left:end], *last], axis=-1)
+
+    def _is_valid(self):
+        """Returns bool `[1 or B, 1, T, P]`: whether a query may attend to a key of a column."""
+        call = self._call
+        of_runs = [run.has_key(call)[:, None, :, None] for run in self._runs]
+        of_window = self._windows.has_key(call.key_mask)[:, None]
+        # Far runs may have no mask of their own, and the window one for each batch entry.
+        shape = *ops.shape(of_window)[:-1], 1
+        return self._columns([ops.broadcast_to(x, shape) for x in of_runs], of_window)
 
 
-def make_tails(call):
-    """Returns the tails of a call that have pairs: none if there are no batch entries."""
-    if 0 in [size for size in ops.shape(call.query) if isinstance(size, int)]:
-        return ()
-    sides = zip(("left",) if call.causal else ("left", "right"), call.distances)
-    tails = [Tail(side, call.length_q - distance, distance) for side, distance in sides]
-    return tuple(tail for tail in tails if tail.length > 0)
+def _unit(d):
+    """Returns a vector o for each vector d for which `d·o` is 1, or 0 for zeros.
+
+    Where the gradients of outputs are zeros, those of weights by id and log-sums are zeros too.
+    """
+    return ops.sign(d) / (ops.sum(ops.abs(d), axis=-1, keepdims=True) + SMALLEST)
 
 
-class Band(NamedTuple):
-    """The entries of the band, in blocks of queries.
+def _attend_to_run(call, kernel, run):
+    """Returns (outputs, log-sum-exp `[B, N, queries, 1]`, state) of the kernel.
 
-    A block of C queries reads C + D - 1 consecutive keys, where D is the number of diagonals.
+    Outputs and log-sum-exp are zeros for queries whose keys are all masked.
+    """
+    *tensors, key_mask = _inputs(call, kernel, run)
+    outputs, log_sums, state = kernel.forward(*tensors, key_mask, run.is_causal)
+    outputs = outputs[..., : call.value.shape[-1]]
+    outputs, log_sums = run.order(outputs), run.order(log_sums)[..., None]
+    if call.key_mask is not None:
+        has_key = run.queries(run.has_key(call)[:, None, :, None])
+        outputs, log_sums = (ops.where(has_key, x, 0) for x in (outputs, log_sums))
+    return outputs, _accumulate(log_sums), state
+
+
+def _gradients_of_run(call, kernel, run, saved, outputs, d_outputs):
+    """Returns the gradients of the queries, keys and values of a far run.
+
+    `outputs` are o', and `d_outputs` the gradients of the outputs, `[B, N, queries, H]`.
+    """
+    outputs, d_outputs = (run.order(ops.cast(x, call.query.dtype)) for x in (outputs, d_outputs))
+    query, key, value, key_mask = _inputs(call, kernel, run)
+    if value.shape[-1] > call.value.shape[-1]:
+        outputs, d_outputs = _append_feature(outputs, 0.0), _append_feature(d_outputs, 0.0)
+    results = outputs, run.order(saved.log_sums), saved.state
+    gradients = kernel.backward(query, key, value, key_mask, results, d_outputs, run.is_causal)
+    depth = call.query.shape[-1]
+    return [run.order(_accumulate(x[..., :depth])) for x in gradients]
+
+
+def _inputs(call, kernel, run):
+    """Returns the kernel's queries, keys, values, and mask unless it is passed as features."""
+    tensors = run.queries(call.query), run.keys(call.key), run.keys(call.value)
+    query, key, value = map(run.order, tensors)
+    key_mask = None if call.key_mask is None else run.order(run.keys(call.key_mask, 1), 1)
+    if key_mask is None or kernel.has_masks(query, query.shape[-1] + MASK_FEATURES):
+        return query, key, value, key_mask
+    feature = ops.where(key_mask, 0.0, MASK_FEATURE)[:, None, :, None]
+    query, value = _append_feature(query, 1.0), _append_feature(value, 0.0)
+    return query, _append_feature(key, feature), value, None
+
+
+class Windows(NamedTuple):
+    """The windows of all queries, in blocks of queries.
+
+    A block of C queries reads C + D - 1 consecutive keys.
 
     Args:
-        length: T.
-        distances: the `Distances`.
+        length_q: T.
+        length_k: S.
+        first: position of the first key of the window of query 0. It may be negative.
+        width: D, the number of distances of the window.
         block: C, at least D - 1.
     """
 
-    length: int
-    distances: Distances
+    length_q: int
+    length_k: int
+    first: int
+    width: int
     block: int
-
-    @property
-    def diagonals(self):
-        """D, the number of diagonals."""
-        return self.distances.num_diagonals
-
-    @property
-    def before(self):
-        """Number of keys of the first block that are before the first key of the sequence."""
-        return -self.distances.band_keys(0, self.block)[0]
 
     @classmethod
     def of(cls, call, block):
-        """Returns the band of a call, with blocks of at least `block` queries if T is larger."""
-        block = max(min(block, call.length_q), call.distances.num_diagonals - 1)
-        return cls(call.length_q, call.distances, block)
+        """Returns the windows of a call, with blocks of at least `block` queries if T is larger."""
+        lowest, highest = call.distances.window(causal=call.causal)
+        width = highest - lowest + 1
+        block = max(min(block, call.length_q), width - 1)
+        return cls(call.length_q, call.length_k, call.query_offset + lowest, width, block)
 
     @property
     def num_blocks(self):
-        return math.ceil(self.length / self.block)
+        return math.ceil(self.length_q / self.block)
 
     def products(self, query, key):
-        """Returns the products of each query with the keys of the band, `[B, N, T, D]`."""
-        products = matmul(self._blocks(query), transpose(self._windows(key)), query.dtype)
+        """Returns the products of each query with the keys of its window, `[B, N, T, D]`."""
+        products = _matmul(self._blocks(query), transpose(self._keys(key)), query.dtype)
         return self._join(self._take_diagonals(products))
 
-    def matrix(self, by_id):
-        """Returns the entries of the band of `[B, N, T, R]`, `[B, N, blocks, C, C + D - 1]`.
+    def matrix(self, columns):
+        """Returns `[B, N, T, D]` as a matrix of queries and keys, `[B, N, blocks, C, C + D - 1]`.
 
-        Entries outside of the band are zero.
+        Entries outside of the windows are zero.
         """
-        return self._as_matrix(self._blocks(by_id[..., 1 : 1 + self.diagonals]))
+        return self._as_matrix(self._blocks(columns))
 
     def sum_keys(self, matrix, value):
-        """Returns the sums of the values of the band, weighted by a `matrix`."""
-        return self._join(matmul(matrix, self._windows(value), value.dtype))
+        """Returns the sums of the values of the windows, weighted by a `matrix`."""
+        return self._join(_matmul(matrix, self._keys(value), value.dtype))
 
     def sum_queries(self, matrix, query):
-        """Returns the sums of the queries whose band contains a key, weighted, for each key.
+        """Returns the sums of the queries whose window contains a key, weighted, for each key.
 
         With `sum_keys`, it gives the gradients of `products` and `sum_keys`.
         """
-        return self._add_windows(matmul(transpose(matrix), self._blocks(query), query.dtype))
+        return self._add_keys(_matmul(transpose(matrix), self._blocks(query), query.dtype))
+
+    def has_key(self, mask):
+        """Returns whether the keys of a window exist and are unmasked, bool `[1 or B, T, D]`.
+
+        `mask` is bool `[B, S]`, or None.
+        """
+        index = arange(self.length_q)[:, None] + arange(self.width)
+        if mask is None:
+            keys = index + self.first
+            return ops.logical_and(keys >= 0, keys < self.length_k)[None]
+        after = self.length_q + self.width - 1 + self.first - self.length_k
+        return ops.take(_pad_or_cut(mask, -self.first, after, axis=1), index, axis=1)
 
     def _blocks(self, x):
         """Returns the blocks of a tensor by query, `[B, N, T, X]` -> `[B, N, blocks, C, X]`."""
         batch, heads, _, depth = ops.shape(x)
-        padding = self.num_blocks * self.block - self.length
-        if padding:
-            x = ops.pad(x, [(0, 0), (0, 0), (0, padding), (0, 0)])
+        x = _pad_or_cut(x, 0, self.num_blocks * self.block - self.length_q, axis=2)
         return ops.reshape(x, (batch, heads, self.num_blocks, self.block, depth))
 
     def _join(self, blocks):
         """The transpose of `_blocks`."""
         batch, heads, _, _, depth = ops.shape(blocks)
         shape = batch, heads, self.num_blocks * self.block, depth
-        return ops.reshape(blocks, shape)[:, :, : self.length]
+        return ops.reshape(blocks, shape)[:, :, : self.length_q]
 
-    def _windows(self, x):
+    def _keys(self, x):
         """Returns the keys that each block reads, `[B, N, blocks, C + D - 1, H]`."""
         batch, heads, _, depth = ops.shape(x)
-        count, after = self.num_blocks + 1, (self.num_blocks + 1) * self.block - self.length
-        x = ops.pad(x, [(0, 0), (0, 0), (self.before, after - self.before), (0, 0)])
+        count = self.num_blocks + 1
+        x = _pad_or_cut(x, -self.first, count * self.block + self.first - self.length_k, axis=2)
         x = ops.reshape(x, (batch, heads, count, self.block, depth))
-        return ops.concatenate([x[:, :, :-1], x[:, :, 1:, : self.diagonals - 1]], axis=3)
+        return ops.concatenate([x[:, :, :-1], x[:, :, 1:, : self.width - 1]], axis=3)
 
-    def _add_windows(self, x):
-        """The transpose of `_windows`."""
+    def _add_keys(self, x):
+        """The transpose of `_keys`."""
         batch, heads, count, _, depth = ops.shape(x)
-        padding = self.block - self.diagonals + 1
+        padding = self.block - self.width + 1
         first = ops.pad(x[:, :, :, : self.block], [(0, 0), (0, 0), (0, 1), (0, 0), (0, 0)])
         second = ops.pad(x[:, :, :, self.block :], [(0, 0), (0, 0), (1, 0), (0, padding), (0, 0)])
-        shape = batch, heads, (count + 1) * self.block, depth
-        total = ops.reshape(first + second, shape)
-        return total[:, :, self.before : self.before + self.length]
+        size = (count + 1) * self.block
+        total = ops.reshape(first + second, (batch, heads, size, depth))
+        return _pad_or_cut(total, self.first, self.length_k - self.first - size, axis=2)
 
     def _take_diagonals(self, matrix):
         """Returns the diagonals of `[.., C, C + D - 1]`, `[.., C, D]`.
@@ -526,16 +447,41 @@ class Band(NamedTuple):
         """
         *lead, rows, width = ops.shape(matrix)
         flat = ops.reshape(matrix, (*lead, rows * width))[..., : (rows - 1) * (width + 1)]
-        shifted = ops.reshape(flat, (*lead, rows - 1, width + 1))[..., : self.diagonals]
+        shifted = ops.reshape(flat, (*lead, rows - 1, width + 1))[..., : self.width]
         return ops.concatenate([shifted, matrix[..., -1:, rows - 1 :]], axis=-2)
 
     def _as_matrix(self, diagonals):
         """The transpose of `_take_diagonals`. The other entries are zero."""
         *lead, rows, _ = ops.shape(diagonals)
-        width = self.block + self.diagonals - 1
-        x = ops.pad(diagonals, [(0, 0)] * (len(lead) + 1) + [(0, width + 1 - self.diagonals)])
+        width = self.block + self.width - 1
+        x = ops.pad(diagonals, [(0, 0)] * (len(lead) + 1) + [(0, width + 1 - self.width)])
         x = ops.reshape(x, (*lead, rows * (width + 1)))[..., : rows * width]
         return ops.reshape(x, (*lead, rows, width))
+
+
+def _pad_or_cut(x, before, after, axis):
+    """Pads an axis with zeros. Negative numbers cut it."""
+    size = x.shape[axis]
+    start, end = (clip_size(position, 0, size) for position in (-before, size + after))
+    total, kept = size + before + after, max(end - start, 0)
+    if kept < size:
+        x = x[(*[slice(None)] * axis, slice(start, start + kept))]
+    if kept == total:
+        return x
+    before = clip_size(before, 0, total)
+    widths = [(0, 0)] * len(x.shape)
+    widths[axis] = before, total - before - kept
+    return ops.pad(x, widths)
+
+
+def transpose(x):
+    """Swaps the last two axes."""
+    return ops.swapaxes(x, -1, -2)
+
+
+def _matmul(x, y, dtype):
+    """Returns `x @ y`, multiplied in `dtype` and cast to the accumulation dtype."""
+    return _accumulate(matmul(ops.cast(x, dtype), ops.cast(y, dtype)))
 
 
 def _append_feature(x, feature):

@@ -4,12 +4,15 @@ import dataclasses
 
 from t2t_relpos import backend
 from t2t_relpos.attention import blockwise
-from t2t_relpos.attention.blockwise import DIFFERENTIABLE, differentiate
+from t2t_relpos.attention.blockwise import differentiate_outputs
 from t2t_relpos.attention.flash import combined_key_mask
+from t2t_relpos.attention.tables import Results
+
+DIFFERENTIABLE = "query", "key", "value", "key_table", "value_table"
 
 
 def attend(call, sizes):
-    """Returns (the outputs `[B, N, T, H]`, None) of a call with known lengths and offset.
+    """Returns the outputs of a call with known lengths and offset.
 
     The kernel has no second derivatives and batches of gradients: blocks of `sizes` compute them.
     """
@@ -29,6 +32,6 @@ def attend(call, sizes):
         return dict(zip(DIFFERENTIABLE, kernel.backward(*arguments(call), *saved, d_outputs)))
 
     def outputs_by_blocks(call):
-        return blockwise.attend(call, sizes, unrolled=False)[0]
+        return blockwise.attend(call, sizes, unrolled=False).outputs
 
-    return differentiate(call, forward, backward, outputs_by_blocks), None
+    return Results(differentiate_outputs(call, forward, backward, outputs_by_blocks))

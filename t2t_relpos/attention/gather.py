@@ -1,20 +1,23 @@
 """Full-matrix attention in keras.ops, differentiated by the backend, and gathered relative terms.
 
-`attend_with_terms` computes attention; the implementations differ in the functions for the relative
-terms. The functions here gather: for short sequences, and for arbitrary relative ids. Those of
-`skew` pad, reshape and slice.
+`attend_full_matrix` computes attention; the implementations differ in how they expand scores by id
+to all pairs, and sum weights by id. The functions here gather: for short sequences, and for
+arbitrary relative ids. Those of `skew` pad, reshape and slice.
 """
 
 import dataclasses
 import math
 
 from t2t_relpos.attention.masks import masked_softmax
+from t2t_relpos.attention.tables import Results
 from t2t_relpos.backend import (
     LARGE_INDEX_DTYPE,
+    MASKED_SCORE,
+    accumulation_dtype,
     arange,
+    fill_masked,
     is_portable,
     matmul,
-    matmul_matrix,
     ops,
     scaled_dot_product_attention,
     segment_sum,
@@ -23,21 +26,22 @@ from t2t_relpos.backend import (
 
 
 def attend_without_tables(call):
-    """Returns (outputs, weights) of attention without relative terms."""
-    return attend_with_terms(call, None, None)
+    """Returns the `Results` of attention without relative terms."""
+    return attend_full_matrix(call)
 
 
 def attend_by_backend(call):
-    """Returns (outputs, None) of attention without relative terms, by the backend's function."""
+    """Returns the outputs of attention without relative terms, by the backend's function."""
     is_causal = needs_no_causal_mask(call)
     masked = dataclasses.replace(call, causal=call.causal and not is_causal)
     tensors = {name: getattr(call, name) for name in ("query", "key", "value")}
-    return scaled_dot_product_attention(
+    outputs = scaled_dot_product_attention(
         tensors,
         masked.combined_mask(),
         is_causal=is_causal,
-        plain=lambda tensors: attend_without_tables(dataclasses.replace(call, **tensors))[0],
-    ), None
+        plain=lambda tensors: attend_without_tables(dataclasses.replace(call, **tensors)).outputs,
+    )
+    return Results(outputs)
 
 
 def needs_no_causal_mask(call):
@@ -47,50 +51,68 @@ def needs_no_causal_mask(call):
 
 
 def attend_by_rows(call):
-    """Returns (outputs, weights). Gathers a table row for each pair of positions."""
-    ids = call.pair_ids()
-    return attend_with_terms(
-        call,
-        lambda query, table: scores_by_rows(query, table, ids),
-        lambda weights, table: values_by_rows(weights, table, ids),
-    )
+    """Returns the `Results`. Gathers a table row for each pair of positions."""
+    ids, scores = call.pair_ids(), products_with_keys(call.query, call.key)
+    if call.key_table is not None:
+        relative = scores_by_rows(call.table_query, call.key_table, ids)
+        scores = scores + ops.cast(relative, scores.dtype)
+    results, dropped = _attend_by_scores(call, scores)
+    if call.value_table is None:
+        return results
+    relative = values_by_rows(dropped, call.value_table, ids)
+    return results._replace(outputs=results.outputs + relative)
 
 
 def attend_by_id(call):
-    """Returns (outputs, weights). Gathers one entry of `q·tableᵀ` for each pair of positions."""
+    """Returns the `Results`. Gathers the entry of each pair of positions."""
     ids = ops.convert_to_tensor(call.pair_ids())
     if len(ids.shape) == 2 and not is_portable():  # There, `pair_index` needs no batch axis.
         ids = ops.broadcast_to(ids, (ops.shape(call.query)[0], *ops.shape(ids)))
-    table = call.value_table if call.key_table is None else call.key_table
-    index = pair_index(ids, table.shape[-2], call.query.shape[1])
-    return attend_with_terms(
+    num_ids = call.distances.num_ids
+    index = pair_index(ids, num_ids, call.query.shape[1])
+    return attend_full_matrix(
         call,
-        lambda query, table: scores_by_id(query, table, index),
-        lambda weights, table: values_by_id(weights, table, index),
+        lambda by_id: expand_by_index(by_id, index),
+        lambda weights: sum_by_index(weights, index, num_ids),
     )
 
 
-def attend_with_terms(call, relative_scores, relative_values):
-    """Returns (outputs, weights) of attention with the full score matrix.
+def attend_full_matrix(call, expand=None, sum_by_id=None):
+    """Returns the `Results` of attention with the full score matrix.
 
     Args:
         call: an `AttentionCall`.
-        relative_scores: function of queries `[B, N, T, H]` and the key table that returns the
-            relative scores `[B, N, T, S]`. Unused without a key table.
-        relative_values: function of weights `[B, N, T, S]` and the value table that returns the
-            relative values `[B, N, T, Hv]`. Unused without a value table.
+        expand: function of scores by id `[B, N, T, R]` that returns those of all pairs
+            `[B, N, T, S]`. Unused without scores by id. Default: None.
+        sum_by_id: function of weights `[B, N, T, S]` that returns their sums by id
+            `[B, N, T, R]`. Unused if weights by id are not needed. Default: None.
     """
-    scores = matmul(call.query, ops.swapaxes(call.key, -1, -2))
-    if call.key_table is not None:
-        scores = scores + relative_scores(call.query, call.key_table)
+    scores = products_with_keys(call.query, call.key)
+    if call.scores_by_id is not None:
+        scores = scores + expand(call.scores_by_id)
+    results, dropped = _attend_by_scores(call, scores)
+    if not call.needs_weights_by_id:
+        return results
+    return results._replace(weights_by_id=sum_by_id(ops.cast(dropped, scores.dtype)))
+
+
+def products_with_keys(query, key):
+    """Returns `query·keyᵀ` `[.., T, S]`, in the accumulation dtype."""
+    products = matmul(query, ops.swapaxes(key, -1, -2))
+    return ops.cast(products, accumulation_dtype(query.dtype))
+
+
+def _attend_by_scores(call, scores):
+    """Returns (the `Results` without relative values, the weights after dropout)."""
     if call.bias is not None:
-        scores = scores + call.bias
-    weights = masked_softmax(scores, call.combined_mask())
+        scores = scores + ops.cast(call.bias, scores.dtype)
+    mask, log_sums = call.combined_mask(), None
+    if call.needs_log_sums:
+        masked = scores if mask is None else fill_masked(scores, mask, MASKED_SCORE)
+        log_sums = ops.logsumexp(masked, axis=-1, keepdims=True)
+    weights = ops.cast(masked_softmax(scores, mask), call.query.dtype)
     dropped = weights if call.dropout is None else call.dropout(weights)
-    outputs = matmul(dropped, call.value)
-    if call.value_table is not None:
-        outputs = outputs + relative_values(dropped, call.value_table)
-    return outputs, weights
+    return Results(matmul(dropped, call.value), log_sums=log_sums, weights=weights), dropped
 
 
 def scores_by_rows(query, table, ids):
@@ -169,21 +191,16 @@ def _index_dtype(sizes, num_ids):
     )
 
 
-def scores_by_id(query, table, index):
-    """Returns `query[b, n, i]·table[id of (i, j)]`, 0 without an edge.
-
-    The queries are multiplied with the table once, `[B, N, T, R]`, and each pair gathers one
-    entry. No `[T, S, H]` tensor is built.
+def expand_by_index(by_id, index):
+    """Returns `by_id[b, n, i, id of (i, j)]`, 0 without an edge, without a `[T, S, H]` tensor.
 
     Args:
-        query: `[B, N, T, H]`.
-        table: `[R, H]` for all heads or `[N, R, H]`.
+        by_id: `[B, N, T, R]`.
         index: from `pair_index`.
 
     Returns:
         `[B, N, T, S]`.
     """
-    by_id = matmul_table(query, table, transpose_table=True)
     if len(index.shape) < 4:  # the ids
         return expand_by_one_hot(by_id, index)
     by_id = ops.concatenate([by_id, ops.zeros_like(by_id[..., :1])], axis=-1)
@@ -191,20 +208,21 @@ def scores_by_id(query, table, index):
     return ops.take(ops.reshape(by_id, (1, -1)), index, axis=1)[0]
 
 
-def values_by_id(weights, table, index):
-    """Returns `sum over j of weights[b, n, i, j]·table[id of (i, j)]`.
+def sum_by_index(weights, index, num_ids):
+    """Returns `out[b, n, i, r]`, the sum of `weights[b, n, i, j]` over the keys j with id r.
+
+    The transpose of `expand_by_index`.
 
     Args:
         weights: `[B, N, T, S]`.
-        table: `[R, H]` for all heads or `[N, R, H]`.
         index: from `pair_index`.
+        num_ids: R.
 
     Returns:
-        `[B, N, T, H]`.
+        `[B, N, T, R]`.
     """
-    num_ids = table.shape[-2]
     if len(index.shape) < 4:  # the ids
-        return matmul_table(sum_by_one_hot(weights, index, num_ids), table)
+        return sum_by_one_hot(weights, index, num_ids)
     batch, heads, length_q, _ = ops.shape(weights)
     num_rows = batch * heads * length_q
     if ops.is_tensor(num_rows):  # not an int, nor a symbolic length of JAX
@@ -212,8 +230,7 @@ def values_by_id(weights, table, index):
     sums = segment_sum(
         ops.reshape(weights, (-1,)), ops.reshape(index, (-1,)), num_rows * (num_ids + 1)
     )
-    by_id = ops.reshape(sums, (batch, heads, length_q, num_ids + 1))[..., :num_ids]
-    return matmul_table(by_id, table)
+    return ops.reshape(sums, (batch, heads, length_q, num_ids + 1))[..., :num_ids]
 
 
 def expand_by_one_hot(by_id, ids):
@@ -251,21 +268,6 @@ def sum_by_one_hot(weights, ids, num_ids):
 def _one_hot(ids, num_ids, dtype):
     """Returns `ops.one_hot`, computed by a comparison, which every converter supports."""
     return ops.cast(ops.equal(ops.expand_dims(ids, -1), arange(num_ids)), dtype)
-
-
-def matmul_table(x, table, *, transpose_table=False):
-    """Returns `[B, N, T, X]` times a table `[X, Y]` or `[N, X, Y]`: `[B, N, T, Y]`.
-
-    Args:
-        x: `[B, N, T, X]`.
-        table: `[X, Y]` or one per head, `[N, X, Y]`.
-        transpose_table: whether the table is `[Y, X]` or `[N, Y, X]`.
-    """
-    if transpose_table:
-        table = ops.swapaxes(table, -1, -2)
-    if len(table.shape) == 3 and table.shape[0] == 1:
-        table = table[0]
-    return matmul(x, table) if len(table.shape) == 3 else matmul_matrix(x, table)
 
 
 def matmul_by_position(x, matrices):

@@ -1,4 +1,4 @@
-"""Relative scores and values by padding, reshaping and slicing, without a `[T, S, H]` tensor.
+"""Scores of all pairs from scores by id, and sums of weights by id, without a gather.
 
 Entries by relative id are expanded to all `T + S - 1` distances: the first and the last entry are
 repeated for clipped distances. Rows are then reshaped to be one entry shorter. Each row thereby
@@ -7,10 +7,9 @@ starts one distance earlier than the previous row, as `j - i` requires.
 
 from t2t_relpos.attention.band import DistanceCounts
 from t2t_relpos.attention.gather import (
-    attend_with_terms,
+    attend_full_matrix,
     expand_by_one_hot,
     matmul_by_position,
-    matmul_table,
     sum_by_one_hot,
 )
 from t2t_relpos.attention.relative_ids import relative_ids
@@ -25,45 +24,13 @@ from t2t_relpos.backend import (
 
 
 def attend_by_band(call):
-    """Returns (outputs, weights) of the full matrix, without a gather."""
+    """Returns the `Results` of the full matrix, without a gather."""
     distances, length_k, offset = call.distances, call.length_k, call.query_offset
-    return attend_with_terms(
+    return attend_full_matrix(
         call,
-        lambda query, table: relative_scores(query, table, distances, length_k, offset),
-        lambda weights, table: relative_values(weights, table, distances, offset),
+        lambda by_id: expand_ids(by_id, distances, length_k, offset),
+        lambda weights: sum_by_id(weights, distances, offset),
     )
-
-
-def relative_scores(query, table, distances, length_k, query_offset):
-    """Returns `q·a^K`.
-
-    Args:
-        query: `[B, N, T, H]`.
-        table: `[R, H]` or `[N, R, H]`.
-        distances: the `Distances` of the table.
-        length_k: number of keys S, an int or a scalar tensor.
-        query_offset: key position of query 0, an int or a scalar tensor.
-
-    Returns:
-        `[B, N, T, S]`.
-    """
-    by_id = matmul_table(query, table, transpose_table=True)
-    return expand_ids(by_id, distances, length_k, query_offset)
-
-
-def relative_values(weights, table, distances, query_offset):
-    """Returns `weights·a^V`.
-
-    Args:
-        weights: `[B, N, T, S]`.
-        table: `[R, H]` or `[N, R, H]`.
-        distances: the `Distances` of the table.
-        query_offset: key position of query 0, an int or a scalar tensor.
-
-    Returns:
-        `[B, N, T, H]`.
-    """
-    return matmul_table(sum_by_id(weights, distances, query_offset), table)
 
 
 def expand_ids(by_id, distances, length_k, query_offset, offset_range=None):

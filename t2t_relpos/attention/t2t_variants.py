@@ -1,8 +1,10 @@
 """tensor2tensor's other relative attentions: tables without clipping, two axes, and two blocks."""
 
 from t2t_relpos.attention.band import Distances
+from t2t_relpos.attention.gather import products_with_keys
 from t2t_relpos.attention.masks import causal_mask, expand_to_batch, masked_softmax
-from t2t_relpos.attention.skew import relative_scores, relative_values
+from t2t_relpos.attention.skew import expand_ids, sum_by_id
+from t2t_relpos.attention.tables import relative_values, scores_by_id
 from t2t_relpos.backend import arange, as_tensors, matmul, ops
 
 
@@ -82,13 +84,14 @@ def attend_2d(query, key, value, height_table, width_table, *, mask=None, dropou
     flat_query, flat_key, flat_value = (
         ops.reshape(x, (batch, heads, cells, x.shape[-1])) for x in (query, key, value)
     )
-    scores = matmul(flat_query, ops.swapaxes(flat_key, -1, -2))
+    scores = products_with_keys(flat_query, flat_key)
     scores = ops.reshape(scores, (batch, heads, height, width, height, width))
     # Each term depends on one axis of the key and is broadcast along the other.
     by_column = ops.expand_dims(_scores_along_width(query, width_table), 4)
     by_row = ops.swapaxes(_scores_along_width(ops.swapaxes(query, 2, 3), height_table), 2, 3)
     scores = scores + by_column + ops.expand_dims(by_row, -1)
     weights = masked_softmax(ops.reshape(scores, (batch, heads, cells, cells)), mask)
+    weights = ops.cast(weights, query.dtype)
     dropped = weights if dropout is None else dropout(weights)
     outputs = matmul(dropped, flat_value)
     return ops.reshape(outputs, (batch, heads, height, width, value.shape[-1])), weights
@@ -98,7 +101,7 @@ def _scores_along_width(query, table):
     """Returns `query[.., y, x]·table[id of (x, j)]`, `[B, N, height, width, width]`."""
     batch, heads, height, width, depth = ops.shape(query)
     lines = ops.reshape(ops.swapaxes(query, 1, 2), (batch * height, heads, width, depth))
-    scores = relative_scores(lines, table, _distances(table), width, 0)
+    scores = expand_ids(scores_by_id(lines, table), _distances(table), width, 0)
     return ops.swapaxes(ops.reshape(scores, (batch, height, heads, width, width)), 1, 2)
 
 
@@ -149,20 +152,21 @@ def attend_two_blocks(
     count = (length + block_length - 1) // block_length
     queries = split_blocks(_pad_end(query, count, block_length), count, block_length)
     keys, values = (_with_previous(x, count, block_length) for x in (key, value))
-    scores = matmul(queries, ops.swapaxes(keys, -1, -2))
+    scores = products_with_keys(queries, keys)
     table = _table_of_two_blocks(key_table, block_length)
-    scores = scores + relative_scores(
-        queries, table, _distances(table), 2 * block_length, block_length
-    )
+    by_id = scores_by_id(queries, table)
+    scores = scores + expand_ids(by_id, _distances(table), 2 * block_length, block_length)
     key_mask = expand_to_batch(key_mask, query)
     if key_mask is None:
         key_mask = ops.ones((batch, length), dtype="bool")
     weights = masked_softmax(scores, _two_block_mask(key_mask, count, block_length))
+    weights = ops.cast(weights, query.dtype)
     dropped = weights if dropout is None else dropout(weights)
     outputs = matmul(dropped, values)
     if value_table is not None:
         table = _table_of_two_blocks(value_table, block_length)
-        relative = relative_values(dropped, table, _distances(table), block_length)
+        sums = sum_by_id(ops.cast(dropped, scores.dtype), _distances(table), block_length)
+        relative = relative_values(sums, table, query.dtype)
         outputs = outputs + relative * _has_values(length, batch, count, block_length, relative)
     return join_blocks(outputs, batch, count)[:, :, :length]
 

@@ -61,8 +61,8 @@ def has_masks(query, depth):
     return False
 
 
-def forward(query, key, value, key_mask):
-    """Returns (outputs, log-sum-exp, None) of causal attention, as in `torch_flash`."""
+def forward(query, key, value, key_mask, is_causal):
+    """Returns (outputs, log-sum-exp, None), as in `torch_flash`. `is_causal` must be True."""
     module, length = _cudnn(), query.shape[2]
     outputs, log_sums = module.dot_product_attention(
         *map(_with_two_positions, (query, key, value)),
@@ -73,8 +73,8 @@ def forward(query, key, value, key_mask):
     return outputs[:, :, :length], log_sums[:, :, :length], None
 
 
-def backward(query, key, value, key_mask, results, d_outputs):
-    """Returns the gradients of queries, keys and values, as in `torch_flash`."""
+def backward(query, key, value, key_mask, results, d_outputs, is_causal):
+    """Returns the gradients of queries, keys and values, as `forward`."""
     module, length, (outputs, log_sums, _) = _cudnn(), query.shape[2], results
     tensors = map(_with_two_positions, (query, key, value, outputs, d_outputs, log_sums))
     query, key, value, outputs, d_outputs, log_sums = tensors

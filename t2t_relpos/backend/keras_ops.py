@@ -174,12 +174,12 @@ def can_be_read(values):
 
 
 def custom_gradient(forward, backward, plain, tensors):
-    """Returns the outputs of `forward`, differentiated by `backward`.
+    """Returns the outputs of `forward`, a tuple of tensors, differentiated by `backward`.
 
     Args:
         forward: function of a dict of tensors that returns (outputs, saved results).
-        backward: function of the dict, the saved results and the gradient of the outputs that
-            returns a dict of gradients.
+        backward: function of the dict, the saved results and the gradients of the outputs, a tuple,
+            that returns a dict of gradients.
         plain: function of a dict of tensors that returns the same outputs. PyTorch differentiates
             it where it needs second derivatives, or gets a batch of gradients of the outputs.
         tensors: the dict.
@@ -190,8 +190,9 @@ def custom_gradient(forward, backward, plain, tensors):
         of_call = dict(zip(tensors, args))
         outputs, saved = forward(of_call)
 
-        def gradient(d_outputs):
-            gradients = backward(of_call, saved, d_outputs)
+        def gradient(*d_outputs):
+            # JAX passes a tuple, TensorFlow several arguments.
+            gradients = backward(of_call, saved, tuple(keras.tree.flatten(d_outputs)))
             return tuple(gradients.get(name) for name in tensors)
 
         return outputs, gradient

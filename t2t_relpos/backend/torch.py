@@ -129,25 +129,42 @@ def can_be_read(values):
 
 
 def custom_gradient(forward, backward, plain, tensors):
-    # Transforms of `torch.func` don't support a gradient of Keras.
+    # Transforms of `torch.func` don't support a custom gradient.
     if is_transformed():
         return forward(tensors)[0]
+    functions = forward, backward, plain
+    return _CustomGradient.apply(functions, list(tensors), *tensors.values())
 
-    def function(*args):
-        outputs, saved = forward(dict(zip(tensors, args)))
 
-        def gradient(*args, upstream):  # Keras passes the arguments again.
-            of_call = dict(zip(tensors, args))
-            with _device_scope(upstream):
-                if _needs_recorded_gradient(args, upstream):
-                    gradients = _recorded_gradients(plain, of_call, upstream)
-                else:
-                    gradients = backward(of_call, saved, upstream)
-            return tuple(gradients.get(name) for name in tensors)
+class _CustomGradient(torch.autograd.Function):
+    """`keras.ops.custom_gradient`, for several outputs."""
 
-        return outputs, gradient
+    @staticmethod
+    def forward(ctx, functions, names, *args):
+        forward, *ctx.functions = functions
+        ctx.names = names
+        outputs, saved = forward(dict(zip(names, args)))
+        leaves = keras.tree.flatten(saved)
+        ctx.is_tensor = list(map(torch.is_tensor, leaves))
+        # Saved results may be outputs. A reference from here to an output would be a cycle.
+        ctx.others = keras.tree.map_structure(lambda x: None if torch.is_tensor(x) else x, saved)
+        ctx.save_for_backward(*args, *filter(torch.is_tensor, leaves))
+        return outputs
 
-    return ops.custom_gradient(function)(*tensors.values())
+    @staticmethod
+    def backward(ctx, *d_outputs):
+        (backward, plain), names = ctx.functions, ctx.names
+        args, saved = ctx.saved_tensors[: len(names)], iter(ctx.saved_tensors[len(names) :])
+        tensors = dict(zip(names, args))
+        with _device_scope(d_outputs[0]):
+            if _needs_recorded_gradient(args, d_outputs):
+                gradients = _recorded_gradients(plain, tensors, d_outputs)
+            else:
+                others = zip(ctx.is_tensor, keras.tree.flatten(ctx.others))
+                leaves = [next(saved) if is_tensor else x for is_tensor, x in others]
+                saved = keras.tree.pack_sequence_as(ctx.others, leaves)
+                gradients = backward(tensors, saved, d_outputs)
+        return None, None, *(gradients.get(name) for name in names)
 
 
 def scaled_dot_product_attention(tensors, mask, *, is_causal, plain):
@@ -166,16 +183,16 @@ def scaled_dot_product_attention(tensors, mask, *, is_causal, plain):
             copies = {name: x.detach().requires_grad_() for name, x in tensors.items()}
             outputs = attention(**copies)
         # Callers may change the outputs in place.
-        return outputs.detach().clone(), (copies, outputs)
+        return (outputs.detach().clone(),), (copies, outputs)
 
     def backward(tensors, saved, d_outputs):
         copies, outputs = saved
         gradients = torch.autograd.grad(
-            outputs, list(copies.values()), d_outputs, retain_graph=True
+            [outputs], list(copies.values()), d_outputs, retain_graph=True
         )
         return dict(zip(copies, gradients))
 
-    return custom_gradient(forward, backward, plain, tensors)
+    return custom_gradient(forward, backward, lambda xs: (plain(xs),), tensors)[0]
 
 
 def _needs_recorded_gradient(tensors, d_outputs):
@@ -185,7 +202,7 @@ def _needs_recorded_gradient(tensors, d_outputs):
     """
     # A slice of a variable requires a gradient even while PyTorch records nothing.
     is_recorded = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    return is_recorded or torch._C._functorch.is_legacy_batchedtensor(d_outputs)
+    return is_recorded or any(map(torch._C._functorch.is_legacy_batchedtensor, d_outputs))
 
 
 def _recorded_gradients(function, tensors, d_outputs):
@@ -199,8 +216,13 @@ def _recorded_gradients(function, tensors, d_outputs):
         copies = {name: x.view_as(x) for name, x in tensors.items()}
         outputs = function(copies)
     copies = {name: x for name, x in copies.items() if x.requires_grad}
+    pairs = [(x, d_x) for x, d_x in zip(outputs, d_outputs) if x.requires_grad]
     gradients = torch.autograd.grad(
-        outputs, list(copies.values()), d_outputs, create_graph=create_graph
+        [x for x, _ in pairs],
+        list(copies.values()),
+        [d_x for _, d_x in pairs],
+        create_graph=create_graph,
+        allow_unused=True,
     )
     return dict(zip(copies, gradients))
 

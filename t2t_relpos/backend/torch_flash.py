@@ -1,4 +1,4 @@
-"""PyTorch's flash-attention kernels with their log-sum-exp, for causal attention without scaling.
+"""PyTorch's flash-attention kernels with their log-sum-exp, for attention without scaling.
 
 `scaled_dot_product_attention` chooses among the same kernels. It does not return the log-sum-exp.
 """
@@ -42,23 +42,24 @@ def has_masks(query, depth):
     return query.device.type != "cuda" or not _has_flash(query, depth)
 
 
-def forward(query, key, value, key_mask):
-    """Returns (outputs, log-sum-exp, state) of causal attention.
+def forward(query, key, value, key_mask, is_causal):
+    """Returns (outputs, log-sum-exp, state) of attention.
 
     Args:
         query: `[B, N, T, H]`, T at least 1.
-        key: `[B, N, T, H]`.
-        value: `[B, N, T, H]`.
-        key_mask: bool `[B, T]`, True = attend, or None.
+        key: `[B, N, S, H]`.
+        value: `[B, N, S, H]`.
+        key_mask: bool `[B, S]`, True = attend, or None.
+        is_causal: whether query i attends to keys 0 to i only. S is then T.
 
     Returns:
         (outputs `[B, N, T, H]`, log-sum-exp of the scores `[B, N, T]`, further results for
         `backward`). Both are arbitrary for queries whose keys are all masked.
     """
-    return _kernel(query, key_mask).forward(query, key, value, key_mask)
+    return _kernel(query, key_mask).forward(query, key, value, key_mask, is_causal)
 
 
-def backward(query, key, value, key_mask, results, d_outputs):
+def backward(query, key, value, key_mask, results, d_outputs, is_causal):
     """Returns the gradients of queries, keys and values.
 
     Args:
@@ -68,8 +69,10 @@ def backward(query, key, value, key_mask, results, d_outputs):
         key_mask: as in `forward`.
         results: outputs, log-sum-exp and state. Queries without keys have a large log-sum-exp.
         d_outputs: gradient of the outputs `[B, N, T, H]`.
+        is_causal: as in `forward`.
     """
-    return _kernel(query, key_mask).backward(query, key, value, key_mask, results, d_outputs)
+    tensors = query, key, value, key_mask
+    return _kernel(query, key_mask).backward(*tensors, results, d_outputs, is_causal)
 
 
 def _kernel(query, key_mask):
@@ -115,18 +118,18 @@ class _OnCPU:
     """
 
     @staticmethod
-    def forward(query, key, value, key_mask):
+    def forward(query, key, value, key_mask, is_causal):
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         tensors, bias = _readable(query, key, value), _bias(key_mask, query)
-        return (*kernel(*tensors, 0.0, True, attn_mask=bias, scale=1.0), None)
+        return (*kernel(*tensors, 0.0, is_causal, attn_mask=bias, scale=1.0), None)
 
     @staticmethod
-    def backward(query, key, value, key_mask, results, d_outputs):
+    def backward(query, key, value, key_mask, results, d_outputs, is_causal):
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
         outputs, log_sums, _ = results
         tensors = _readable(d_outputs, query, key, value, outputs)
         bias = _bias(key_mask, query)
-        return kernel(*tensors, log_sums, 0.0, True, attn_mask=bias, scale=1.0)
+        return kernel(*tensors, log_sums, 0.0, is_causal, attn_mask=bias, scale=1.0)
 
 
 class _Flash:
@@ -137,19 +140,19 @@ class _Flash:
     """
 
     @staticmethod
-    def forward(query, key, value, key_mask):
+    def forward(query, key, value, key_mask, is_causal):
         kernel = torch.ops.aten._scaled_dot_product_flash_attention
         tensors = _readable(query, key, value, block=FEATURES_BLOCK)
-        outputs, log_sums, *state, _ = kernel(*tensors, 0.0, True, scale=1.0)
+        outputs, log_sums, *state, _ = kernel(*tensors, 0.0, is_causal, scale=1.0)
         return outputs, log_sums, state
 
     @staticmethod
-    def backward(query, key, value, key_mask, results, d_outputs):
+    def backward(query, key, value, key_mask, results, d_outputs, is_causal):
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_backward
         outputs, log_sums, (*lengths, seed, offset) = results
         tensors = _readable(d_outputs, query, key, value, outputs, block=FEATURES_BLOCK)
         tensors.append(log_sums.contiguous())
-        return kernel(*tensors, *lengths, 0.0, True, seed, offset, scale=1.0)
+        return kernel(*tensors, *lengths, 0.0, is_causal, seed, offset, scale=1.0)
 
 
 class _MemoryEfficient:
@@ -161,15 +164,15 @@ class _MemoryEfficient:
     """
 
     @staticmethod
-    def forward(query, key, value, key_mask):
+    def forward(query, key, value, key_mask, is_causal):
         kernel = torch.ops.aten._scaled_dot_product_efficient_attention
         tensors = _readable(query, key, value, block=FEATURES_BLOCK)
         bias = _aligned_bias(key_mask, query)
-        outputs, log_sums, *state = kernel(*tensors, bias, True, 0.0, True, scale=1.0)
+        outputs, log_sums, *state = kernel(*tensors, bias, True, 0.0, is_causal, scale=1.0)
         return outputs, log_sums[..., : query.shape[2]], state
 
     @staticmethod
-    def backward(query, key, value, key_mask, results, d_outputs):
+    def backward(query, key, value, key_mask, results, d_outputs, is_causal):
         kernel = torch.ops.aten._scaled_dot_product_efficient_attention_backward
         outputs, log_sums, state = results
         tensors = _readable(d_outputs, query, key, value, block=FEATURES_BLOCK)
@@ -179,11 +182,11 @@ class _MemoryEfficient:
         )
         bias, needed = _aligned_bias(key_mask, query), [True, True, True, False]
         tensors += [bias, outputs, log_sums.contiguous()]
-        return kernel(*tensors, *state, 0.0, needed, True, scale=1.0)[:3]
+        return kernel(*tensors, *state, 0.0, needed, is_causal, scale=1.0)[:3]
 
 
 def _bias(key_mask, query):
-    """Returns a mask as a term of the scores in the dtype of the queries, `[B, 1, 1, T]`."""
+    """Returns a mask as a term of the scores in the dtype of the queries, `[B, 1, 1, S]`."""
     if key_mask is None:
         return None
     bias = torch.where(key_mask[:, None, None], 0.0, -math.inf).to(query.dtype)
@@ -191,9 +194,9 @@ def _bias(key_mask, query):
 
 
 def _aligned_bias(key_mask, query):
-    """Returns a mask as a term of the scores, `[B, N, T, T]` without copies, with aligned rows."""
+    """Returns a mask as a term of the scores, `[B, N, T, S]` without copies, with aligned rows."""
     if key_mask is None:
         return None
-    length = query.shape[2]
+    length = key_mask.shape[1]
     bias = torch.nn.functional.pad(_bias(key_mask, query), (0, -length % ALIGNMENT))
     return bias[..., :length].expand(*query.shape[:3], length)

@@ -5,12 +5,14 @@ from keras import ops
 
 from t2t_relpos import _checks
 from t2t_relpos.attention.gather import (
+    expand_by_index,
     matmul_by_position,
     pair_index,
-    scores_by_id,
-    values_by_id,
+    products_with_keys,
+    sum_by_index,
 )
 from t2t_relpos.attention.masks import causal_mask, masked_softmax
+from t2t_relpos.attention.tables import relative_values, scores_by_id
 from t2t_relpos.layers.attention_base import AttentionBase, pair_mask
 from t2t_relpos.layers.layer_mixin import config_of
 
@@ -152,18 +154,20 @@ class RelationMultiHeadAttention(AttentionBase):
         causal = causal_mask(length_q, length_k) if use_causal_mask else None
         mask = pair_mask(query_mask, [key_mask, value_mask], attention_mask, causal)
         queries = self.project_query(query)
-        scores = ops.matmul(queries, ops.swapaxes(self.project_key(key), -1, -2))
+        scores = products_with_keys(queries, self.project_key(key))
         for table, index in zip(self.key_tables, indices):
-            scores = scores + scores_by_id(queries, ops.convert_to_tensor(table), index)
+            by_label = scores_by_id(queries, ops.convert_to_tensor(table))
+            scores = scores + expand_by_index(by_label, index)
         if key_edges is not None:
-            scores = scores + _by_query(
-                queries, ops.swapaxes(ops.cast(key_edges, queries.dtype), -1, -2)
-            )
-        weights = masked_softmax(scores, mask)
+            edges = ops.swapaxes(ops.cast(key_edges, queries.dtype), -1, -2)
+            scores = scores + ops.cast(_by_query(queries, edges), scores.dtype)
+        weights = ops.cast(masked_softmax(scores, mask), queries.dtype)
         dropped_weights = self._drop(weights, training)
         outputs = ops.matmul(dropped_weights, self.project_value(value))
         for table, index in zip(self.value_tables, indices):
-            outputs = outputs + values_by_id(dropped_weights, ops.convert_to_tensor(table), index)
+            table = ops.convert_to_tensor(table)
+            by_label = sum_by_index(ops.cast(dropped_weights, scores.dtype), index, table.shape[-2])
+            outputs = outputs + relative_values(by_label, table, outputs.dtype)
         if value_edges is not None:
             outputs = outputs + _by_query(
                 dropped_weights, ops.cast(value_edges, dropped_weights.dtype)
@@ -215,7 +219,7 @@ class RelationMultiHeadAttention(AttentionBase):
 
 def _by_query(x, edges):
     """Returns `[B, N, T, X]` times one matrix per query, `[B or 1, T, X, Y]`: `[B, N, T, Y]`."""
-    # With one query, the product below could corrupt memory: see `matmul_table`.
+    # With one query, the product below could corrupt memory: see `backend.matmul_matrix`.
     if edges.shape[0] == 1:
         return matmul_by_position(x, edges[0])
     product = ops.matmul(ops.swapaxes(x, 1, 2), edges)

@@ -3,6 +3,8 @@
 There, `flash without a kernel` has a plain function in place of the kernel.
 """
 
+import itertools
+
 import keras
 import numpy as np
 import plain_flash_kernel
@@ -100,8 +102,8 @@ def test_shapes_of_the_kernel_of_jax(length, monkeypatch):
     assert jax_flash.supports(x, 256) and not jax_flash.supports(x, 264)
 
     def compute(query, key, value, d_outputs):
-        results = jax_flash.forward(query, key, value, None)
-        return *results[:2], *jax_flash.backward(query, key, value, None, results, d_outputs)
+        results = jax_flash.forward(query, key, value, None, True)
+        return *results[:2], *jax_flash.backward(query, key, value, None, results, d_outputs, True)
 
     outputs, log_sums, *gradients = jax.eval_shape(compute, x, x, x, x)
     assert [(y.shape, y.dtype) for y in (outputs, *gradients)] == 4 * [(x.shape, x.dtype)]
@@ -156,9 +158,10 @@ class TestKernels:
             4, 2, 3, 37, 8, device="meta", dtype=torch.bfloat16
         )
         key_mask = torch.empty(2, 37, device="meta", dtype=torch.bool)
-        for mask in (None,) if name == "_Flash" else (None, key_mask):
-            results = kernel.forward(query, key, value, mask)
-            gradients = kernel.backward(query, key, value, mask, results, d_outputs)
+        masks = (None,) if name == "_Flash" else (None, key_mask)
+        for mask, is_causal in itertools.product(masks, (True, False)):
+            results = kernel.forward(query, key, value, mask, is_causal)
+            gradients = kernel.backward(query, key, value, mask, results, d_outputs, is_causal)
             assert [tuple(x.shape) for x in (results[0], *gradients)] == [(2, 3, 37, 8)] * 4
             assert tuple(results[1].shape) == (2, 3, 37)
 

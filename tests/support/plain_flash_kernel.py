@@ -32,10 +32,10 @@ def has_masks(query, depth):
     return HAS_MASKS
 
 
-def forward(query, key, value, key_mask):
+def forward(query, key, value, key_mask, is_causal):
     dtype = query.dtype
     query, key, value = map(_accumulated, (query, key, value))
-    scores, mask = _masked_scores(query, key, key_mask)
+    scores, mask = _masked_scores(query, key, key_mask, is_causal)
     log_sums = ops.logsumexp(scores, axis=-1)
     outputs = ops.matmul(ops.exp(scores - log_sums[..., None]), value)
     has_key = ops.any(mask, axis=-1)
@@ -43,14 +43,14 @@ def forward(query, key, value, key_mask):
     return ops.cast(outputs, dtype), ops.where(has_key, log_sums, ARBITRARY), ("state",)
 
 
-def backward(query, key, value, key_mask, results, d_outputs):
+def backward(query, key, value, key_mask, results, d_outputs, is_causal):
     outputs, log_sums, state = results
     assert state == ("state",)
     dtype = query.dtype
     query, key, value, outputs, d_outputs = map(
         _accumulated, (query, key, value, outputs, d_outputs)
     )
-    scores, _ = _masked_scores(query, key, key_mask)
+    scores, _ = _masked_scores(query, key, key_mask, is_causal)
     weights = ops.exp(scores - log_sums[..., None])
     d_weights = ops.matmul(d_outputs, _transpose(value))
     d_scores = weights * (d_weights - ops.sum(d_outputs * outputs, axis=-1, keepdims=True))
@@ -67,11 +67,14 @@ def _accumulated(x):
     return ops.cast(x, accumulation_dtype(x.dtype))
 
 
-def _masked_scores(query, key, key_mask):
-    """Returns (scores `[B, N, T, T]`, mask that broadcasts to them)."""
-    assert 0 not in query.shape, "kernels refuse empty tensors"
-    positions = ops.arange(query.shape[2])
-    mask = (positions <= positions[:, None])[None, None]
+def _masked_scores(query, key, key_mask, is_causal):
+    """Returns (scores `[B, N, T, S]`, mask that broadcasts to them)."""
+    (*_, length_q, _), (*_, length_k, _) = query.shape, key.shape
+    assert 0 not in (*query.shape, length_k), "kernels refuse empty tensors"
+    assert length_q == length_k or not is_causal, "causal attention of kernels is square"
+    mask = ops.ones((1, 1, length_q, length_k), dtype="bool")
+    if is_causal:
+        mask = ops.tril(mask)
     if key_mask is not None:
         mask = ops.logical_and(mask, key_mask[:, None, None])
     scores = ops.matmul(query, _transpose(key))

@@ -184,7 +184,7 @@ class Band:
         shape = tf.shape(weights)
         if self._sum_by_matmul:
             one_hot = tf.one_hot(self._chunk_of_key, self._num_chunks, dtype=weights.dtype)
-            # In rank 2: see `t2t_relpos.attention.gather.matmul_table`.
+            # In rank 2: see `backend.matmul_matrix`.
             sums = tf.matmul(tf.reshape(weights, [-1, shape[-1]]), one_hot)
             sums = tf.reshape(sums, tf.concat([shape[:-1], [self._num_chunks]], 0))
         else:
@@ -251,7 +251,7 @@ class TableTerms:
         """Returns the products of `x` with the reference row, `[.., C, 1]`, or None."""
         if self._rows is None:
             return None
-        # Not a matmul with one column: see `t2t_relpos.attention.gather.matmul_table`.
+        # Not a matmul with one column: see `backend.matmul_matrix`.
         return tf.reduce_sum(x * self._reference, -1, keepdims=True)
 
     def sum_by_id(self, results):

@@ -19,8 +19,8 @@ import tensorflow as tf
 
 from t2t_relpos.attention.band import Distances, extend_table
 from t2t_relpos.attention.blocks import all_queries_have_keys
-from t2t_relpos.attention.blockwise import DIFFERENTIABLE
 from t2t_relpos.attention.masks import key_padding_mask
+from t2t_relpos.attention.tables import Results
 from t2t_relpos.attention.tensorflow.diagonals import (
     Band,
     BandShape,
@@ -30,6 +30,8 @@ from t2t_relpos.attention.tensorflow.diagonals import (
 )
 from t2t_relpos.backend import MASKED_SCORE, accumulation_dtype, clip_size, dropout_factors
 from t2t_relpos.backend.tensorflow import shared_function
+
+DIFFERENTIABLE = "query", "key", "value", "key_table", "value_table"
 
 
 class _Arguments(NamedTuple):
@@ -88,13 +90,13 @@ class _Arguments(NamedTuple):
 
 @tf.autograph.experimental.do_not_convert
 def attend_in_one_block(call, sizes):
-    """Returns (the outputs `[B, N, T, Hv]` of attention with the query offset `S - T`, None)."""
+    """Returns the outputs of attention with the query offset `S - T`."""
     mask = call.combined_mask()
     is_masked = call.key_mask is not None or call.mask is not None
     masks = () if mask is None else (mask,)
     chunk = sizes.chunk_of(call.length_k)
     arguments = _arguments(call, 1, masks=masks, may_be_fully_masked=is_masked, chunk=chunk)
-    return _attend(arguments), None
+    return Results(_attend(arguments))
 
 
 def _arguments(call, least, **options):
@@ -117,7 +119,7 @@ def _arguments(call, least, **options):
 
 @tf.autograph.experimental.do_not_convert
 def attend_in_blocks(call, sizes, *, save_weights):
-    """Returns (the outputs `[B, N, T, Hv]`, None).
+    """Returns the outputs.
 
     If `save_weights`, the gradient reads saved attention weights instead of rematerializing them. A
     SavedModel can't include the gradient then.
@@ -140,7 +142,7 @@ def attend_in_blocks(call, sizes, *, save_weights):
     )
     query, key, value = arguments[:3]
     if query.shape[0] and query.shape[2] and key.shape[2]:  # known, and not 0
-        return _attend(arguments), None
+        return Results(_attend(arguments))
 
     def empty():
         return tf.zeros(tf.concat([tf.shape(query)[:-1], tf.shape(value)[-1:]], 0), query.dtype)
@@ -149,7 +151,7 @@ def attend_in_blocks(call, sizes, *, save_weights):
     # Without queries there are no blocks, and without keys no diagonals.
     counts = tf.stack([*tf.unstack(tf.shape(query))[::2], tf.shape(key)[2]])
     outputs = tf.cond(tf.reduce_all(counts > 0), lambda: _attend(arguments), empty)
-    return tf.ensure_shape(outputs, (*query.shape[:-1], value.shape[-1])), None
+    return Results(tf.ensure_shape(outputs, (*query.shape[:-1], value.shape[-1])))
 
 
 @shared_function

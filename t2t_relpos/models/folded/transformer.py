@@ -511,7 +511,7 @@ def matmul_table(x, table, shape, *, transpose_table=False):
     The caller passes the shape of the result, `(B, N, T, Y)`. Reading it from tensors would add
     operations to a graph.
     """
-    # With one head, a product of rank 4 is wrong: see `t2t_relpos.attention.gather`.
+    # With one head, a product of rank 4 is wrong: see `backend.matmul_matrix`.
     if len(table.shape) == 3 and table.shape[0] == 1:
         table = table[0]
     multiply = matmul_transposed if transpose_table else ops.matmul

@@ -1,0 +1,173 @@
+"""The products with tables, and the contract of attention algorithms, which know no tables.
+
+An algorithm gets scores by relative id and returns weights by relative id:
+
+    z[t, r]   score of query t for the keys with relative id r: row t of `query·key_tableᵀ`
+    w[t, r]   sum of the weights of query t for the keys with id r, after dropout
+    L[t]      log-sum-exp of the scores of query t, before dropout
+
+The products with both tables are computed here and differentiated by the backend. Gradients of
+algorithms therefore have no case for tables per head, an absent table, or queries of their own.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+from t2t_relpos.attention.band import Distances, extend_table
+from t2t_relpos.backend import (
+    accumulation_dtype,
+    custom_gradient,
+    matmul,
+    matmul_matrix,
+    ops,
+)
+
+# Tensors of a call that an algorithm with a gradient of its own differentiates.
+DIFFERENTIABLE = "query", "key", "value", "scores_by_id", "key_table", "value_table"
+
+
+class Results(NamedTuple):
+    """Results of an attention algorithm. A fully masked query has zeros, and the lowest log-sum.
+
+    Args:
+        outputs: `[B, N, T, Hv]`, without the relative values if there are `weights_by_id`.
+        weights_by_id: w `[B, N, T, R]`, in the accumulation dtype. None if not needed.
+        log_sums: L `[B, N, T, 1]`, in the accumulation dtype, `MASKED_SCORE` for a fully masked
+            query. None if not needed.
+        weights: the weights before dropout `[B, N, T, S]`, or None.
+    """
+
+    outputs: Any
+    weights_by_id: Any = None
+    log_sums: Any = None
+    weights: Any = None
+
+
+def attend_by_scores(algorithm, call):
+    """Returns the `Results` of a call with tables, by an algorithm that knows none.
+
+    Args:
+        algorithm: function of an `AttentionCall` with `scores_by_id`, `needs_weights_by_id` and
+            `needs_log_sums` in place of tables. It returns `Results`.
+        call: an `AttentionCall` with tables.
+    """
+    if call.key_table is None and call.value_table is None:
+        return algorithm(call)
+    call, scores = _with_rows_of_all_ids(call), None
+    if call.key_table is not None:
+        scores = scores_by_id(call.table_query, call.key_table)
+    results = algorithm(
+        dataclasses.replace(
+            call,
+            scores_by_id=scores,
+            needs_weights_by_id=call.value_table is not None,
+            relative_query=None,
+            key_table=None,
+            value_table=None,
+        )
+    )
+    if call.value_table is None:
+        return results
+    relative = relative_values(results.weights_by_id, call.value_table, call.query.dtype)
+    outputs = results.outputs + ops.cast(relative, results.outputs.dtype)
+    return results._replace(outputs=outputs, weights_by_id=None)
+
+
+def _with_rows_of_all_ids(call):
+    """Returns a call whose tables have the rows that algorithms expect.
+
+    Both distances are at least 1, which repeats rows. Causal attention has no keys to the right,
+    and the distance 0.
+    """
+    distances = call.distances
+    if distances is None or call.ids_rank is not None:
+        return call
+    extended = Distances(max(distances.left, 1), 0 if call.causal else max(distances.right, 1))
+    if extended == distances:
+        return call
+    tables = {}
+    for name in ("key_table", "value_table"):
+        table = getattr(call, name)
+        if table is not None:
+            table = extend_table(table, distances, extended)
+            tables[name] = table[..., : extended.num_ids, :]
+    return dataclasses.replace(call, max_relative_position=extended, **tables)
+
+
+def differentiate(call, forward, backward, plain):
+    """Returns the `Results` of an algorithm with a gradient of its own.
+
+    All tensors are arguments of the functions, in the call: a gradient with respect to a captured
+    tensor would be lost.
+
+    Args:
+        call: an `AttentionCall`.
+        forward: function of the call that returns (`Results`, saved results).
+        backward: function of the call, the saved results and the gradients of the `Results` that
+            returns a dict of gradients by the name of the tensor.
+        plain: function of the call that returns the `Results`, as in `backend.custom_gradient`.
+    """
+    tensors = {name: getattr(call, name) for name in (*DIFFERENTIABLE, "key_mask", "mask")}
+    tensors["query_offset"] = None if isinstance(call.query_offset, int) else call.query_offset
+    tensors["seed"] = None if call.dropout is None else call.dropout.seed
+    tensors = {name: x for name, x in tensors.items() if x is not None}
+    needed = call.needs_weights_by_id, call.needs_log_sums
+    names = ["outputs", *(n for n, x in zip(("weights_by_id", "log_sums"), needed) if x)]
+
+    def run(tensors):
+        results, saved = forward(_with_tensors(call, tensors))
+        return tuple(getattr(results, name) for name in names), saved
+
+    def gradient(tensors, saved, d_outputs):
+        return backward(_with_tensors(call, tensors), saved, Results(**dict(zip(names, d_outputs))))
+
+    def run_plain(tensors):
+        results = plain(_with_tensors(call, tensors))
+        return tuple(getattr(results, name) for name in names)
+
+    return Results(**dict(zip(names, custom_gradient(run, gradient, run_plain, tensors))))
+
+
+def _with_tensors(call, tensors):
+    """Returns the call with other tensors, a dict by name."""
+    tensors = dict(tensors)
+    seed = tensors.pop("seed", None)
+    dropout = None if seed is None else dataclasses.replace(call.dropout, seed=seed)
+    return dataclasses.replace(call, dropout=dropout, **tensors)
+
+
+def scores_by_id(query, table):
+    """Returns `query·tableᵀ` `[B, N, T, R]`, in the accumulation dtype.
+
+    Args:
+        query: `[B, N, T, H]`.
+        table: `[R, H]` for all heads or `[N, R, H]`.
+    """
+    products = matmul_table(query, table, transpose_table=True)
+    return ops.cast(products, accumulation_dtype(query.dtype))
+
+
+def relative_values(weights_by_id, table, dtype):
+    """Returns `weights·table` `[B, N, T, H]`.
+
+    Args:
+        weights_by_id: `[B, N, T, R]`.
+        table: `[R, H]` for all heads or `[N, R, H]`.
+        dtype: dtype of the result.
+    """
+    return matmul_table(ops.cast(weights_by_id, dtype), table)
+
+
+def matmul_table(x, table, *, transpose_table=False):
+    """Returns `[B, N, T, X]` times a table `[X, Y]` or `[N, X, Y]`: `[B, N, T, Y]`.
+
+    Args:
+        x: `[B, N, T, X]`.
+        table: `[X, Y]` or one per head, `[N, X, Y]`.
+        transpose_table: whether the table is `[Y, X]` or `[N, Y, X]`.
+    """
+    if transpose_table:
+        table = ops.swapaxes(table, -1, -2)
+    if len(table.shape) == 3 and table.shape[0] == 1:
+        table = table[0]
+    return matmul(x, table) if len(table.shape) == 3 else matmul_matrix(x, table)
