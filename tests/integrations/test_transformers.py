@@ -651,8 +651,9 @@ class Encoder(torch.nn.Module):
         if isinstance(self.model, transformers.VitsModel):
             options = {"padding_mask": padding[..., None].float(), "attention_mask": padding}
             return self.model.text_encoder(x, **options)[0]
-        model = getattr(self.model, "speecht5", self.model)
-        return getattr(model, "get_encoder", lambda: model)()(x, attention_mask=padding)[0]
+        if hasattr(self.model, "speecht5"):
+            return self.model.speecht5.encoder(x, attention_mask=padding)[0]
+        return self.model(x, attention_mask=padding)[0]
 
 
 def encoder_inputs(name, batch, length):
