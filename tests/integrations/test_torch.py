@@ -758,22 +758,24 @@ def test_exported_program_takes_new_batch_sizes_and_lengths(make):
 @pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}])
 def test_trace_is_exact_at_new_batch_sizes_and_lengths(options, need_weights):
-    module = attention(share_heads=False).eval()
-
     class Module(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = attention(share_heads=False)
+
         def forward(self, x, padding):
             masks = {"key_padding_mask": padding} | options
-            return module(x, x, x, need_weights=need_weights, **masks)[0]
+            return self.attention(x, x, x, need_weights=need_weights, **masks)[0]
 
     def arguments(batch, length):
         is_padding = torch.arange(length) > torch.arange(batch)[:, None] + length // 2
         return torch.randn(batch, length, 8), is_padding
 
-    with torch.no_grad():
-        trace = torch.jit.trace(Module(), arguments(2, 300), check_trace=False)
-        for batch, length in ((2, 300), (3, 7), (1, 1), (4, 500)):
-            example = arguments(batch, length)
-            assert_close([trace(*example)], [Module()(*example)])
+    model = Module().eval()
+    trace = torch.jit.trace(model, arguments(2, 300), check_trace=False)
+    for batch, length in ((2, 300), (3, 7), (1, 1), (4, 500)):
+        example = arguments(batch, length)
+        assert_close([trace(*example)], [model(*example)])
 
 
 def run_without_backend(code, **options):
