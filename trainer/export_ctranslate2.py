@@ -23,8 +23,8 @@ Neither search chooses padding. CTranslate2 gives padding probability 0, which r
 
 With int8, the program compares the scores of a few dev sentences with those in float32, on the
 machine at hand. On AMD processors without VNNI, set CT2_USE_MKL=1 when you translate: without it,
-CTranslate2 multiplies int8 with 16-bit sums that saturate, and translations get worse. Processors
-with VNNI have avx512_vnni or avx_vnni among the flags in /proc/cpuinfo.
+CTranslate2 multiplies int8 with 16-bit sums that saturate, which changes scores and translations.
+Processors with VNNI have avx512_vnni or avx_vnni among the flags in /proc/cpuinfo.
 """
 
 import functools
