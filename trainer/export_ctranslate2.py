@@ -118,8 +118,8 @@ def _check_destination(output, force):
 def _report(scores):
     """Prints how much int8 changes scores, and warns if it is far above the simulation."""
     print(
-        f"Scores of {scores.texts} in int8 differ from float32 by {scores.measured:.3f} per token "
-        f"on this machine (simulated: {scores.simulated:.3f})."
+        f"Scores of {scores.texts} in int8 differ from float32 by {scores.measured:.4f} per token "
+        f"on this machine (simulated: {scores.simulated:.4f})."
     )
     print("On AMD processors without VNNI, set CT2_USE_MKL=1 when you translate.")
     if scores.measured > _LARGEST_FACTOR * scores.simulated:
