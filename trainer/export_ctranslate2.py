@@ -23,8 +23,8 @@ Neither search chooses padding. CTranslate2 gives padding probability 0, which r
 
 With int8, the program compares the scores of a few dev sentences with those in float32, on the
 machine at hand. On AMD processors without VNNI, set CT2_USE_MKL=1 when you translate: without it,
-CTranslate2 multiplies int8 with 16-bit sums that saturate, and translations get worse. Processors
-with VNNI have avx512_vnni or avx_vnni among the flags in /proc/cpuinfo.
+CTranslate2 multiplies int8 with 16-bit sums that saturate, which changes scores and translations.
+Processors with VNNI have avx512_vnni or avx_vnni among the flags in /proc/cpuinfo.
 """
 
 import functools
@@ -118,8 +118,8 @@ def _check_destination(output, force):
 def _report(scores):
     """Prints how much int8 changes scores, and warns if it is far above the simulation."""
     print(
-        f"Scores of {scores.texts} in int8 differ from float32 by {scores.measured:.3f} per token "
-        f"on this machine (simulated: {scores.simulated:.3f})."
+        f"Scores of {scores.texts} in int8 differ from float32 by {scores.measured:.4f} per token "
+        f"on this machine (simulated: {scores.simulated:.4f})."
     )
     print("On AMD processors without VNNI, set CT2_USE_MKL=1 when you translate.")
     if scores.measured > _LARGEST_FACTOR * scores.simulated:

@@ -136,8 +136,8 @@ def test_inexact_int8_is_reported(
     run(f"--model_dir={directory.path}", "--output_dir=ct2", "--quantization=int8_float32")
     assert capsys.readouterr().out.splitlines() == [
         "Wrote ct2",
-        f"Scores of 16 dev sentences in int8 differ from float32 by {measured} per token on this "
-        "machine (simulated: 0.010).",
+        f"Scores of 16 dev sentences in int8 differ from float32 by {measured:.4f} per token "
+        "on this machine (simulated: 0.0100).",
         "On AMD processors without VNNI, set CT2_USE_MKL=1 when you translate.",
     ]
     assert ("int8 is not exact on this processor. Set CT2_USE_MKL=1" in caplog.text) == warned
