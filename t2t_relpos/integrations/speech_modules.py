@@ -120,6 +120,13 @@ def _key_mask(padding_mask, device):
     return padding_mask.to(device, torch.bool)[:, None, None, :]
 
 
+class _Replaced:
+    """Shows in its text form that `attend` computes the attention of a module."""
+
+    def extra_repr(self):
+        return ", ".join(filter(None, [super().extra_repr(), "attention by t2t_relpos"]))
+
+
 # w2v-BERT 2.0 and SeamlessM4T v2
 #
 # Their encoders make a mask `[B, 1, T, T]` of a padding mask. So the exchanged encoders call those
@@ -170,7 +177,7 @@ def _arguments_of_layer(hidden_states, attention_mask, **kwargs):
     return {"attention_mask": attention_mask, **kwargs}
 
 
-class Wav2Vec2BertSelfAttention(wav2vec2_bert.Wav2Vec2BertSelfAttention):
+class Wav2Vec2BertSelfAttention(_Replaced, wav2vec2_bert.Wav2Vec2BertSelfAttention):
     """Attention of w2v-BERT 2.0 with `position_embeddings_type="relative_key"`."""
 
     def forward(
@@ -202,7 +209,7 @@ class Wav2Vec2BertEncoder(wav2vec2_bert.Wav2Vec2BertEncoder):
         return super().forward(hidden_states, key_mask=attention_mask, **kwargs)
 
 
-class SeamlessM4Tv2ConformerSelfAttention(seamless.SeamlessM4Tv2ConformerSelfAttention):
+class SeamlessM4Tv2ConformerSelfAttention(_Replaced, seamless.SeamlessM4Tv2ConformerSelfAttention):
     """Attention of SeamlessM4T v2's speech encoder.
 
     `chunks` is (frames of a chunk, chunks on the left that a frame attends to, or -1 for all).
@@ -266,7 +273,7 @@ class SpeechT5RelativePositionalEncoding(speecht5.SpeechT5RelativePositionalEnco
         return self.pe_k(rows.flip(0))
 
 
-class SpeechT5Attention(speecht5.SpeechT5Attention):
+class SpeechT5Attention(_Replaced, speecht5.SpeechT5Attention):
     """Attention of SpeechT5's encoder. Its `position_bias` is the key table."""
 
     def forward(
@@ -323,7 +330,7 @@ class VitsEncoder(vits.VitsEncoder):
         return super().forward(hidden_states, padding_mask, attention_mask, *args, **kwargs)
 
 
-class VitsAttention(vits.VitsAttention):
+class VitsAttention(_Replaced, vits.VitsAttention):
     """Attention of VITS's text encoder, whose vectors are zero beyond the window."""
 
     def forward(
@@ -362,7 +369,7 @@ ATTENTIONS = (
 )
 # Class of transformers -> class of this module.
 REPLACEMENTS = {
-    replacement.__base__: replacement
+    replacement.__bases__[-1]: replacement
     for replacement in (
         *ATTENTIONS,
         Wav2Vec2BertEncoderLayer,
@@ -375,7 +382,7 @@ REPLACEMENTS = {
     )
 }
 _EXCHANGED = tuple(REPLACEMENTS.values())
-_ATTENTIONS_OF_TRANSFORMERS = tuple(kind.__base__ for kind in ATTENTIONS)
+_ATTENTIONS_OF_TRANSFORMERS = tuple(kind.__bases__[-1] for kind in ATTENTIONS)
 
 
 def exchange_classes(model, *, restore, flash_attention=None):
@@ -397,8 +404,34 @@ def exchange_classes(model, *, restore, flash_attention=None):
     return len(attentions)
 
 
+def check_module(model):
+    """Raises ValueError unless a model is a module of PyTorch."""
+    if isinstance(model, torch.nn.Module):
+        return
+    received = repr(model) if model is None or isinstance(model, str) else type(model).__name__
+    hint = ""
+    if isinstance(model, str):
+        hint = " Load the model first, by `from_pretrained`."
+    elif isinstance(getattr(model, "model", None), torch.nn.Module):
+        hint = " Pass its attribute `model`."
+    raise ValueError(f"Expected a `torch.nn.Module`. Received: {received}.{hint}")
+
+
+def _check_not_compiled(model):
+    """Raises ValueError if torch.compile has wrapped a module, which may keep the old attention."""
+    for module in model.modules():
+        if isinstance(module, torch._dynamo.OptimizedModule) or module._compiled_call_impl:
+            raise ValueError(
+                "Expected a model that is not compiled. Received: a "
+                f"{type(getattr(module, '_orig_mod', module)).__name__} that torch.compile has "
+                "compiled. Exchange the attention before `torch.compile` or `Module.compile`."
+            )
+
+
 def _exchanges(model, *, restore):
     """Returns pairs of a module and its class after the exchange, or raises ValueError."""
+    check_module(model)
+    _check_not_compiled(model)
     exchanges = []
     for name, module in _exchangeable(model).items():
         kind = type(module)
@@ -464,7 +497,7 @@ def _method(kind, name):
 def _exchanged_class(kind):
     """Returns the class of this module for a class of transformers or an empty subclass of it."""
     replacement = REPLACEMENTS[_original(kind)]
-    if kind is replacement.__base__:
+    if kind in REPLACEMENTS:
         return replacement
     attributes = {"__module__": kind.__module__, "__doc__": kind.__doc__, "__reduce_ex__": _reduce}
     return type(kind.__name__, (replacement, kind), attributes)

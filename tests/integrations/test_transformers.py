@@ -31,6 +31,7 @@ from t2t_relpos.integrations import speech_modules
 from t2t_relpos.integrations.transformers import (
     from_transformers,
     replace_attention,
+    replaced_modules,
     restore_attention,
 )
 
@@ -559,6 +560,50 @@ def test_encoders_with_methods_of_their_own_are_kept(case, part, calls):
     assert replace_attention(model) == 2
     assert_near(case.outputs(model, 21, case.padding(21)), expected)
     assert sum(calls) == 2 * 21
+
+
+@pytest.mark.parametrize("function", [replace_attention, restore_attention, replaced_modules])
+def test_other_things_than_modules_are_refused(function):
+    class Pipeline:
+        model = w2v_bert()
+
+    for thing, message in (
+        ("facebook/w2v-bert-2.0", "'facebook/w2v-bert-2.0'. Load the model first"),
+        (None, "Received: None"),
+        (Pipeline(), "Received: Pipeline. Pass its attribute `model`"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            function(thing)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("part", ["model", "encoder"])
+def test_compiled_models_are_refused(part, in_place):
+    model = w2v_bert()
+    classes = [type(module) for module in model.modules()]
+    compiled = model if part == "model" else model.encoder
+    if in_place:
+        compiled.compile(backend="eager")
+    elif part == "encoder":
+        model.encoder = torch.compile(compiled, backend="eager")
+    whole = torch.compile(model, backend="eager") if part == "model" and not in_place else model
+    for function in (replace_attention, restore_attention):
+        with pytest.raises(ValueError, match="before `torch.compile`"):
+            function(whole)
+    kinds = [type(module) for module in model.modules()]
+    assert [kind for kind in kinds if kind is not torch._dynamo.OptimizedModule] == classes
+    assert replaced_modules(whole) == {}
+
+
+def test_replaced_modules_are_listed_and_shown(case):
+    model = case.make()
+    assert replaced_modules(model) == {} and "t2t_relpos" not in repr(model)
+    count = replace_attention(model)
+    found = replaced_modules(model)
+    assert len(found) == count == repr(model).count("attention by t2t_relpos")
+    assert all(model.get_submodule(name) is module for name, module in found.items())
+    restore_attention(model)
+    assert replaced_modules(model) == {} and "t2t_relpos" not in repr(model)
 
 
 def test_modules_of_fsdp2_are_refused():
