@@ -154,7 +154,9 @@ class _CustomGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *d_outputs):
         (backward, plain), names = ctx.functions, ctx.names
-        args, saved = ctx.saved_tensors[: len(names)], iter(ctx.saved_tensors[len(names) :])
+        # Once: non-reentrant checkpointing frees them after the first read.
+        tensors = ctx.saved_tensors
+        args, saved = tensors[: len(names)], iter(tensors[len(names) :])
         tensors = dict(zip(names, args))
         with _device_scope(d_outputs[0]):
             if _needs_recorded_gradient(args, d_outputs):

@@ -6,6 +6,7 @@ own, so that `replace_attention` only exchanges the classes of modules, and sets
 """
 
 import functools
+import inspect
 import types
 
 import torch
@@ -119,6 +120,13 @@ def _key_mask(padding_mask, device):
     return padding_mask.to(device, torch.bool)[:, None, None, :]
 
 
+class _Replaced:
+    """Shows in its text form that `attend` computes the attention of a module."""
+
+    def extra_repr(self):
+        return ", ".join(filter(None, [super().extra_repr(), "attention by t2t_relpos"]))
+
+
 # w2v-BERT 2.0 and SeamlessM4T v2
 #
 # Their encoders make a mask `[B, 1, T, T]` of a padding mask. So the exchanged encoders call those
@@ -169,7 +177,7 @@ def _arguments_of_layer(hidden_states, attention_mask, **kwargs):
     return {"attention_mask": attention_mask, **kwargs}
 
 
-class Wav2Vec2BertSelfAttention(wav2vec2_bert.Wav2Vec2BertSelfAttention):
+class Wav2Vec2BertSelfAttention(_Replaced, wav2vec2_bert.Wav2Vec2BertSelfAttention):
     """Attention of w2v-BERT 2.0 with `position_embeddings_type="relative_key"`."""
 
     def forward(
@@ -201,7 +209,7 @@ class Wav2Vec2BertEncoder(wav2vec2_bert.Wav2Vec2BertEncoder):
         return super().forward(hidden_states, key_mask=attention_mask, **kwargs)
 
 
-class SeamlessM4Tv2ConformerSelfAttention(seamless.SeamlessM4Tv2ConformerSelfAttention):
+class SeamlessM4Tv2ConformerSelfAttention(_Replaced, seamless.SeamlessM4Tv2ConformerSelfAttention):
     """Attention of SeamlessM4T v2's speech encoder.
 
     `chunks` is (frames of a chunk, chunks on the left that a frame attends to, or -1 for all).
@@ -265,7 +273,7 @@ class SpeechT5RelativePositionalEncoding(speecht5.SpeechT5RelativePositionalEnco
         return self.pe_k(rows.flip(0))
 
 
-class SpeechT5Attention(speecht5.SpeechT5Attention):
+class SpeechT5Attention(_Replaced, speecht5.SpeechT5Attention):
     """Attention of SpeechT5's encoder. Its `position_bias` is the key table."""
 
     def forward(
@@ -322,7 +330,7 @@ class VitsEncoder(vits.VitsEncoder):
         return super().forward(hidden_states, padding_mask, attention_mask, *args, **kwargs)
 
 
-class VitsAttention(vits.VitsAttention):
+class VitsAttention(_Replaced, vits.VitsAttention):
     """Attention of VITS's text encoder, whose vectors are zero beyond the window."""
 
     def forward(
@@ -361,7 +369,7 @@ ATTENTIONS = (
 )
 # Class of transformers -> class of this module.
 REPLACEMENTS = {
-    replacement.__base__: replacement
+    replacement.__bases__[-1]: replacement
     for replacement in (
         *ATTENTIONS,
         Wav2Vec2BertEncoderLayer,
@@ -373,7 +381,8 @@ REPLACEMENTS = {
         VitsEncoder,
     )
 }
-_ORIGINALS = {replacement: original for original, replacement in REPLACEMENTS.items()}
+_EXCHANGED = tuple(REPLACEMENTS.values())
+_ATTENTIONS_OF_TRANSFORMERS = tuple(kind.__bases__[-1] for kind in ATTENTIONS)
 
 
 def exchange_classes(model, *, restore, flash_attention=None):
@@ -381,22 +390,13 @@ def exchange_classes(model, *, restore, flash_attention=None):
 
     If one of them can't be exchanged, nothing changes.
     """
-    exchanges = _ORIGINALS if restore else REPLACEMENTS
-    modules = _exchangeable(model)
-    for module in modules:
-        if isinstance(module, FSDPModule):
-            raise ValueError(
-                f"Expected modules that `fully_shard` has not wrapped. Received: a "
-                f"{type(module).__name__}. Exchange the attention before `fully_shard`."
-            )
-        _check_forward(module)
-    for module in modules:
-        if type(module) in exchanges:
-            module.__class__ = exchanges[type(module)]
+    exchanges = _exchanges(model, restore=restore)
+    for module, kind in exchanges:
+        if type(module) is not kind:
+            module.__class__ = kind
             if "_old_forward" in vars(module):
-                module._old_forward = types.MethodType(type(module).forward, module)
-    known = {attention if not restore else attention.__base__ for attention in ATTENTIONS}
-    attentions = [module for module in modules if type(module) in known]
+                module._old_forward = types.MethodType(kind.forward, module)
+    attentions = [x for x, _ in exchanges if isinstance(x, _ATTENTIONS_OF_TRANSFORMERS)]
     for module in attentions:
         vars(module).pop("flash_attention", None)
         if flash_attention and not restore:
@@ -404,34 +404,138 @@ def exchange_classes(model, *, restore, flash_attention=None):
     return len(attentions)
 
 
-def _exchangeable(model):
-    """Returns the modules whose classes are exchanged, as they are."""
-    found = {}
+def check_module(model):
+    """Raises ValueError unless a model is a module of PyTorch."""
+    if isinstance(model, torch.nn.Module):
+        return
+    received = repr(model) if model is None or isinstance(model, str) else type(model).__name__
+    hint = ""
+    if isinstance(model, str):
+        hint = " Load the model first, by `from_pretrained`."
+    elif isinstance(getattr(model, "model", None), torch.nn.Module):
+        hint = " Pass its attribute `model`."
+    raise ValueError(f"Expected a `torch.nn.Module`. Received: {received}.{hint}")
+
+
+def _check_not_compiled(model):
+    """Raises ValueError if torch.compile has wrapped a module, which may keep the old attention."""
     for module in model.modules():
+        if isinstance(module, torch._dynamo.OptimizedModule) or module._compiled_call_impl:
+            raise ValueError(
+                "Expected a model that is not compiled. Received: a "
+                f"{type(getattr(module, '_orig_mod', module)).__name__} that torch.compile has "
+                "compiled. Exchange the attention before `torch.compile` or `Module.compile`."
+            )
+
+
+def _exchanges(model, *, restore):
+    """Returns pairs of a module and its class after the exchange, or raises ValueError."""
+    check_module(model)
+    _check_not_compiled(model)
+    exchanges = []
+    for name, module in _exchangeable(model).items():
+        kind = type(module)
+        if isinstance(module, FSDPModule):
+            raise ValueError(
+                f"Expected modules that `fully_shard` has not wrapped. Received: a "
+                f"{kind.__name__}. Exchange the attention before `fully_shard`."
+            )
+        if isinstance(module, _EXCHANGED):
+            kind = kind.__bases__[-1] if restore else kind
+        elif overridden := _overridden(kind):
+            if not restore:
+                _check_may_stay(name, module, overridden)
+            continue
+        elif not restore:
+            kind = _exchanged_class(kind)
+        _check_forward(module)
+        exchanges.append((module, kind))
+    return exchanges
+
+
+def _exchangeable(model):
+    """Returns the modules whose classes are exchanged, by name, as they are."""
+    found = {}
+    for name, module in model.named_modules():
         if isinstance(module, speecht5.SpeechT5Encoder):
             # The decoder has modules of the same classes, without relative positions.
-            kinds = (speecht5.SpeechT5Attention, speecht5.SpeechT5RelativePositionalEncoding)
-            found |= {id(x): x for x in module.modules() if isinstance(x, (type(module), *kinds))}
+            kinds = (
+                speecht5.SpeechT5Encoder,
+                speecht5.SpeechT5Attention,
+                speecht5.SpeechT5RelativePositionalEncoding,
+            )
+            inner = module.named_modules(prefix=name)
+            found |= {inner_name: x for inner_name, x in inner if isinstance(x, kinds)}
         elif _has_relative_attention(module):
-            found[id(module)] = module
-    return [x for x in found.values() if isinstance(x, FSDPModule) or _is_known(type(x))]
+            found[name] = module
+    return found
 
 
-def _is_known(kind):
-    return kind in REPLACEMENTS or kind in _ORIGINALS
+def _original(kind):
+    """Returns the class of transformers that a class is, or is a subclass of."""
+    return next(base for base in kind.__mro__ if base in REPLACEMENTS)
+
+
+def _overridden(kind):
+    """Returns the methods of a class of transformers that a subclass has its own of."""
+    original = _original(kind)
+    names = {
+        name
+        for base in kind.__mro__[: kind.__mro__.index(original)]
+        for name, value in vars(base).items()
+        # Classes of layers wrap `forward` of each subclass.
+        if callable(value) and inspect.unwrap(value) is not _method(original, name)
+    }
+    return sorted(names & {"__call__", *vars(original)} - {"__init__"})
+
+
+def _method(kind, name):
+    return inspect.unwrap(getattr(kind, name, None))
+
+
+@functools.cache
+def _exchanged_class(kind):
+    """Returns the class of this module for a class of transformers or an empty subclass of it."""
+    replacement = REPLACEMENTS[_original(kind)]
+    if kind in REPLACEMENTS:
+        return replacement
+    attributes = {"__module__": kind.__module__, "__doc__": kind.__doc__, "__reduce_ex__": _reduce}
+    return type(kind.__name__, (replacement, kind), attributes)
+
+
+def _reduce(module, protocol):
+    """Pickles a module by the class that a program knows."""
+    _, _, *state = object.__reduce_ex__(module, protocol)
+    return _new_module, (type(module).__bases__[-1],), *state
+
+
+def _new_module(kind):
+    exchanged = _exchanged_class(kind)
+    return exchanged.__new__(exchanged)
+
+
+def _check_may_stay(name, module, overridden):
+    """Raises ValueError if a module with methods of its own can't stay beside exchanged ones.
+
+    Encoders and layers can: they hand masks of pairs on.
+    """
+    required = *_ATTENTIONS_OF_TRANSFORMERS, speecht5.SpeechT5RelativePositionalEncoding
+    if isinstance(module, required):
+        raise ValueError(
+            f"Expected modules with the methods of transformers. Received: {name or 'a module'}, a "
+            f"{type(module).__name__}, which is a {_original(type(module)).__name__} with methods "
+            f"of its own: {', '.join(overridden)}. Nothing is exchanged. Use the class of "
+            "transformers, or call `t2t_relpos.attention.attend` in your method."
+        )
 
 
 def _has_relative_attention(module):
     """Returns whether a module is attention with tables, or its layer or encoder."""
-    encoders = (
-        wav2vec2_bert.Wav2Vec2BertEncoder,
-        seamless.SeamlessM4Tv2ConformerEncoder,
-        vits.VitsEncoder,
-    )
+    if isinstance(module, vits.VitsEncoder):
+        return all(_has_relative_attention(layer.attention) for layer in module.layers)
+    encoders = wav2vec2_bert.Wav2Vec2BertEncoder, seamless.SeamlessM4Tv2ConformerEncoder
     if isinstance(module, encoders):
         return all(_has_relative_attention(layer) for layer in module.layers)
-    if isinstance(module, vits.VitsEncoderLayer):
-        return _has_relative_attention(module.attention)
     if isinstance(module, vits.VitsAttention):
         return bool(module.window_size)
     layers = wav2vec2_bert.Wav2Vec2BertEncoderLayer, seamless.SeamlessM4Tv2ConformerEncoderLayer

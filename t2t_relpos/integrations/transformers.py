@@ -1,15 +1,15 @@
 """Relative attention in the speech models of transformers.
 
 The models are w2v-BERT 2.0 (`Wav2Vec2Bert...`), SeamlessM4T v2, SpeechT5 and VITS, also as MMS-TTS.
-`replace_attention` and `restore_attention` require PyTorch and transformers. `from_transformers`
-also runs without both.
+`replace_attention`, `replaced_modules` and `restore_attention` require PyTorch and transformers.
+`from_transformers` also runs without both.
 """
 
 import numpy as np
 
 from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
 
-__all__ = ["from_transformers", "replace_attention", "restore_attention"]
+__all__ = ["from_transformers", "replace_attention", "replaced_modules", "restore_attention"]
 
 
 def replace_attention(model, *, flash_attention=None):
@@ -31,8 +31,10 @@ def replace_attention(model, *, flash_attention=None):
         The number of attention modules that `attend` computes.
 
     Raises:
-        ValueError: if the model has no such attention, a module is wrapped by FSDP2, or a module
-            has a `forward` of its own, as `module.forward = torch.compile(module.forward)` sets it.
+        ValueError: if `model` is not a module, or has no such attention; or if a module is
+            compiled, is wrapped by FSDP2, has a `forward` of its own, as `module.forward =
+            torch.compile(module.forward)` sets it, or is of a subclass that overrides methods of
+            attention. Nothing is exchanged then.
         ImportError: if Keras has another backend than PyTorch, or the version of transformers is
             not supported.
 
@@ -73,6 +75,26 @@ def restore_attention(model):
     return _speech_modules().exchange_classes(model, restore=True)
 
 
+def replaced_modules(model):
+    """Returns the attention modules of a model that `attend` computes, a dict by name.
+
+    The text form of such a module says so, too: "attention by t2t_relpos".
+
+    Args:
+        model: a `torch.nn.Module`.
+
+    Returns:
+        A dict, empty if no attention is replaced.
+
+    Raises:
+        ValueError: if `model` is not a module.
+        ImportError: as `replace_attention`.
+    """
+    modules = _speech_modules()
+    modules.check_module(model)
+    return {name: x for name, x in model.named_modules() if isinstance(x, modules.ATTENTIONS)}
+
+
 def _speech_modules():
     """Returns the module with the exchanged classes, which requires PyTorch and transformers."""
     # Refuses other backends of Keras.
@@ -97,10 +119,10 @@ def from_transformers(module_or_state, *, max_relative_position=None, key_table=
         module_or_state: the module, or its state as NumPy arrays by name, for example from
             `safetensors.numpy.load_file`, without the prefix of the module. A state needs neither
             PyTorch nor transformers.
-        max_relative_position: (left, right) of w2v-BERT 2.0 and SeamlessM4T v2. A state requires
-            it. It is (64, 8) in the published models. Default: that of the module.
-        key_table: the array `[2M, H]` of SpeechT5's encoder, `embed_positions.pe_k.weight`, for the
-            distances (M - 1, M). Default: None, for the other models.
+        max_relative_position: (left, right) of w2v-BERT 2.0 and SeamlessM4T v2 only. A state
+            requires it. It is (64, 8) in the published models. Default: that of the module.
+        key_table: the array `[2M, H]` of SpeechT5's encoder only, `embed_positions.pe_k.weight`,
+            for the distances (M - 1, M). Default: None, for the other models.
         **kwargs: further arguments of `RelativeMultiHeadAttention`, for example `name`. Default of
             `dropout`: the rate of the module, or 0.0 for a state.
 
@@ -108,8 +130,9 @@ def from_transformers(module_or_state, *, max_relative_position=None, key_table=
         A built `RelativeMultiHeadAttention`. The tables of VITS get a row of zeros at both ends.
 
     Raises:
-        ValueError: if a required argument or a weight is missing, or the state has other names.
-            LoRA, pruning, parametrizations and quantization rename weights.
+        ValueError: if a required argument or a weight is missing, the state has other names, or an
+            argument of another model is given. LoRA, pruning, parametrizations and quantization
+            rename weights.
 
     Example:
     >>> import numpy as np
@@ -133,6 +156,12 @@ def from_transformers(module_or_state, *, max_relative_position=None, key_table=
         if max_relative_position is None and left is not None:
             max_relative_position = left, module_or_state.right_max_position_embeddings
     names, distances, tables = _tables(state, key_table)
+    if distances is not None and max_relative_position is not None:
+        raise ValueError(
+            "Expected `max_relative_position` for w2v-BERT 2.0 and SeamlessM4T v2 only. Received: "
+            f"{max_relative_position}, with the tables of VITS or SpeechT5, whose rows give the "
+            f"distances {distances}. Leave it out."
+        )
     depth, weights = tables["key"].shape[-1], [_weights(state, name) for name in names]
     _check_names(state, names)
     width = weights[0][0].shape[1]
@@ -164,6 +193,13 @@ def from_transformers(module_or_state, *, max_relative_position=None, key_table=
 
 def _tables(state, key_table):
     """Returns (names of projections, distances or None, tables by name) of a state."""
+    if key_table is not None:
+        for name in ("distance_embedding.weight", "emb_rel_k"):
+            if name in state:
+                raise ValueError(
+                    "Expected `key_table` for SpeechT5's encoder only. Received: one, and a state "
+                    f"with a table of its own, `{name}`. Leave `key_table` out."
+                )
     if "distance_embedding.weight" in state:
         return _CONFORMER, None, {"key": np.asarray(state["distance_embedding.weight"])}
     if "emb_rel_k" in state:

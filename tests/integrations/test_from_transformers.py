@@ -112,10 +112,25 @@ def test_weights_that_the_layer_would_ignore_are_named(from_transformers, rng):
         from_transformers(state)
 
 
+def test_arguments_of_other_models_are_refused(from_transformers, rng):
+    key_table = rng.normal(size=(6, DEPTH)).astype("float32")
+    conformer = make_state(rng, CONFORMER, **{"distance_embedding.weight": (8, DEPTH)})
+    tables = {"emb_rel_k": (1, 5, DEPTH), "emb_rel_v": (1, 5, DEPTH)}
+    vits, speecht5 = make_state(rng, ENCODER, **tables), make_state(rng, ENCODER)
+    for state, options in ((vits, {}), (speecht5, {"key_table": key_table})):
+        assert from_transformers(state, **options).built
+        with pytest.raises(ValueError, match=r"max_relative_position.*\(9, 9\).*Leave it out"):
+            from_transformers(state, max_relative_position=(9, 9), **options)
+    for state, options in ((vits, {}), (conformer, {"max_relative_position": (4, 3)})):
+        with pytest.raises(ValueError, match="key_table.*SpeechT5's encoder only"):
+            from_transformers(state, key_table=key_table, **options)
+
+
 @pytest.mark.skipif(keras.backend.backend() == "torch", reason="requires another backend")
 def test_replace_attention_requires_pytorch():
     module = importlib.import_module(NAME)
     message = "KERAS_BACKEND" if importlib.util.find_spec("torch") else r"t2t-relpos\[torch\]"
-    for function in (module.replace_attention, module.restore_attention):
+    functions = module.replace_attention, module.restore_attention, module.replaced_modules
+    for function in functions:
         with pytest.raises(ImportError, match=message):
             function(None)

@@ -1,6 +1,7 @@
 """Tests that speech models of transformers with exchanged attention compute the same numbers."""
 
 import copy
+import pickle
 
 import keras
 import pytest
@@ -30,6 +31,7 @@ from t2t_relpos.integrations import speech_modules
 from t2t_relpos.integrations.transformers import (
     from_transformers,
     replace_attention,
+    replaced_modules,
     restore_attention,
 )
 
@@ -477,6 +479,132 @@ def test_a_forward_of_the_instance_is_refused():
     with pytest.raises(ValueError, match="forward. of their own"):
         replace_attention(model)
     assert [type(module) for module in model.modules()] == classes
+
+
+class PlainAttention(speech_modules.wav2vec2_bert.Wav2Vec2BertSelfAttention):
+    """A subclass without methods."""
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_empty_subclasses_are_exchanged(case, every, calls):
+    model = case.make().eval()
+    expected = case.outputs(model, 21, case.padding(21))
+    subclasses = {
+        kind: type(f"My{kind.__name__}", (kind,), {}) for kind in speech_modules.REPLACEMENTS
+    }
+    kinds = subclasses if every else list(subclasses)[:4]
+    for module in model.modules():
+        if type(module) in kinds:
+            module.__class__ = subclasses[type(module)]
+    classes = [type(module) for module in model.modules()]
+    assert replace_attention(model) == 2
+    for module, kind in zip(model.modules(), classes):
+        assert isinstance(module, kind) and type(module).__name__ == kind.__name__
+    assert_near(case.outputs(copy.deepcopy(model), 21, case.padding(21)), expected)
+    assert sum(calls) == 2 * 21
+    assert restore_attention(model) == 2
+    assert [type(module) for module in model.modules()] == classes
+
+
+def test_empty_subclasses_are_pickled_by_their_name():
+    model = w2v_bert().eval()
+    model.encoder.layers[0].self_attn.__class__ = PlainAttention
+    replace_attention(model)
+    other = pickle.loads(pickle.dumps(model))
+    assert isinstance(other.encoder.layers[0].self_attn, PlainAttention)
+    x = torch.randn(2, 9, 8)
+    assert torch.equal(other(x)[0], model(x)[0])
+    assert restore_attention(other) == 2
+    assert type(other.encoder.layers[0].self_attn) is PlainAttention
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_attention_with_methods_of_its_own_is_named(case, every):
+    model = case.make()
+    found = {
+        name: module
+        for name, module in model.named_modules()
+        if type(module) in speech_modules.REPLACEMENTS
+        and ("Attention" in type(module).__name__ or "Positional" in type(module).__name__)
+        and "decoder" not in name
+        and "adapter" not in name
+    }
+    for module in list(found.values())[: None if every else 1]:
+        kind = type(module)
+
+        def forward(self, *args, kind=kind, **kwargs):
+            return kind.forward(self, *args, **kwargs)
+
+        module.__class__ = type("MyModule", (kind,), {"forward": forward})
+    classes = [type(module) for module in model.modules()]
+    name = next(iter(found)).replace(".", r"\.")
+    with pytest.raises(ValueError, match=f"{name}, a MyModule, .* methods of its own: forward"):
+        replace_attention(model)
+    assert [type(module) for module in model.modules()] == classes
+    restore_attention(model)
+    assert [type(module) for module in model.modules()] == classes
+
+
+@pytest.mark.parametrize("part", ["Encoder", "EncoderLayer"])
+def test_encoders_with_methods_of_their_own_are_kept(case, part, calls):
+    model = case.make().eval()
+    expected = case.outputs(model, 21, case.padding(21))
+    for module in model.modules():
+        kind = type(module)
+        if kind in speech_modules.REPLACEMENTS and kind.__name__.endswith(part):
+
+            def forward(self, *args, kind=kind, **kwargs):
+                return kind.forward(self, *args, **kwargs)
+
+            module.__class__ = type("MyModule", (kind,), {"forward": forward})
+    assert replace_attention(model) == 2
+    assert_near(case.outputs(model, 21, case.padding(21)), expected)
+    assert sum(calls) == 2 * 21
+
+
+@pytest.mark.parametrize("function", [replace_attention, restore_attention, replaced_modules])
+def test_other_things_than_modules_are_refused(function):
+    class Pipeline:
+        model = w2v_bert()
+
+    for thing, message in (
+        ("facebook/w2v-bert-2.0", "'facebook/w2v-bert-2.0'. Load the model first"),
+        (None, "Received: None"),
+        (Pipeline(), "Received: Pipeline. Pass its attribute `model`"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            function(thing)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("part", ["model", "encoder"])
+def test_compiled_models_are_refused(part, in_place):
+    model = w2v_bert()
+    classes = [type(module) for module in model.modules()]
+    compiled = model if part == "model" else model.encoder
+    if in_place:
+        compiled.compile(backend="eager")
+    elif part == "encoder":
+        model.encoder = torch.compile(compiled, backend="eager")
+    whole = torch.compile(model, backend="eager") if part == "model" and not in_place else model
+    for function in (replace_attention, restore_attention):
+        with pytest.raises(ValueError, match="before `torch.compile`"):
+            function(whole)
+    kinds = [type(module) for module in model.modules()]
+    assert [kind for kind in kinds if kind is not torch._dynamo.OptimizedModule] == classes
+    assert replaced_modules(whole) == {}
+
+
+def test_replaced_modules_are_listed_and_shown(case):
+    model = case.make()
+    assert replaced_modules(model) == {} and "t2t_relpos" not in repr(model)
+    count = replace_attention(model)
+    found = replaced_modules(model)
+    assert len(found) == count
+    assert all("attention by t2t_relpos" in repr(module) for module in (model, *found.values()))
+    assert all(model.get_submodule(name) is module for name, module in found.items())
+    restore_attention(model)
+    assert replaced_modules(model) == {} and "t2t_relpos" not in repr(model)
 
 
 def test_modules_of_fsdp2_are_refused():
