@@ -13,6 +13,7 @@ from t2t_relpos.attention import (
     dot_product_attention_relative,
     gather,
     relative_attention_inner,
+    tables,
 )
 from t2t_relpos.attention.attend import AttentionCall
 from t2t_relpos.attention.t2t_variants import attend_2d, attend_two_blocks
@@ -214,9 +215,12 @@ def test_implementations_get_the_table_rows_of_distances_that_occur(lengths, opt
     """And one more on each side, so that no distance is clipped."""
     calls, table = [], np.arange(555, dtype="float32").reshape(111, 5)
     query, key = (np.ones((2, 3, length, 5), "float32") for length in lengths)
-    row = dispatch.Implementation(
-        "recorded", lambda call: (calls.append(call), gather.attend_by_id(call))[1], 0, ()
-    )
+
+    def record(call):
+        calls.append(call)
+        return tables.attend_by_scores(gather.attend_by_id, call)
+
+    row = dispatch.Implementation("recorded", record, 0, (), reads_tables=True)
     options = {"max_relative_position": (50, 60), "implementation": row, **options}
     attend(query, key, key, table, None, **options)
     assert calls[0].distances == distances
