@@ -13,10 +13,10 @@ from t2t_relpos.attention import (
     dot_product_attention_relative,
     gather,
     relative_attention_inner,
-    tables,
 )
 from t2t_relpos.attention.attend import AttentionCall
 from t2t_relpos.attention.t2t_variants import attend_2d, attend_two_blocks
+from t2t_relpos.attention.tables import attend_by_scores
 
 X = np.ones((2, 3, 7, 5), "float32")
 
@@ -218,7 +218,7 @@ def test_implementations_get_the_table_rows_of_distances_that_occur(lengths, opt
 
     def record(call):
         calls.append(call)
-        return tables.attend_by_scores(gather.attend_by_id, call)
+        return attend_by_scores(gather.attend_by_id, call)
 
     row = dispatch.Implementation("recorded", record, 0, (), reads_tables=True)
     options = {"max_relative_position": (50, 60), "implementation": row, **options}
