@@ -95,11 +95,9 @@ def parse_flags(argv: list[str]) -> list[str]:
 
 def _describe_unknown(flag, argv):
     """Returns the error of a flag that a program does not have."""
-    from t2t_relpos._suggestions import most_similar
-
     program = Path(argv[0]).stem
     own = [own.name for own in flags.FLAGS.get_flags_for_module(argv[0])]
-    similar = most_similar(flag, own)
+    similar = _most_similar(flag, own)
     others = [name for name in PROGRAMS if flag in _flags_of(name)]
     remedy = _REMEDIES.get(flag)
     if remedy is None:
@@ -107,6 +105,12 @@ def _describe_unknown(flag, argv):
         remedy += f"Did you mean --{similar}?" if similar else "Flags are listed by --help."
     name = f"trainer.{program}"
     return as_started(f"{name}: Expected flags of {name}. Received: --{flag}. {remedy}")
+
+
+def _most_similar(flag, names):
+    """Returns the flag that a misspelled one stands for, or None, also without the library."""
+    with contextlib.suppress(ImportError):
+        return importlib.import_module("t2t_relpos._suggestions").most_similar(flag, names)
 
 
 def _flags_of(program):

@@ -176,7 +176,7 @@ class _Group:
     """
 
     def __init__(self, call, block, kernel):
-        self._call, self._kernel = call, kernel
+        self._call, self._flash = call, kernel
         self._dtype, self._windows = call.query.dtype, Windows.of(call, block)
         # Kernels refuse empty tensors.
         is_empty = 0 in [size for size in ops.shape(call.query) if isinstance(size, int)]
@@ -187,7 +187,7 @@ class _Group:
     def forward(self):
         """Returns (`Results`, `Saved`)."""
         call, runs, windows = self._call, self._runs, self._windows
-        found = [_attend_to_run(call, self._kernel, run) for run in runs]
+        found = [_attend_to_run(call, self._flash, run) for run in runs]
         log_sums = [run.pad_queries(x, call.length_q) for run, (_, x, _) in zip(runs, found)]
         scores = self._columns(log_sums, windows.products(call.query, call.key))
         relative = None
@@ -243,7 +243,7 @@ class _Group:
             of_id = 0 if d_by_id is None else self._column(d_by_id, index)
             products = run.queries(unit) * run.queries(delta - of_id)
             of_queries = products, run.queries(d_outputs)
-            terms = _gradients_of_run(call, self._kernel, run, of_run, *of_queries)
+            terms = _gradients_of_run(call, self._flash, run, of_run, *of_queries)
             starts = run.first_query, run.first_key, run.first_key
             for name, term, start in zip(("query", "key", "value"), terms, starts):
                 gradients[name] = add_at(gradients[name], term, start)
