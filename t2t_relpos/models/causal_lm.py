@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos.backend import has_dynamic_shapes
+from t2t_relpos.backend import as_tensor, has_dynamic_shapes
 from t2t_relpos.decoding import score_tokens
 from t2t_relpos.layers.layer_mixin import LayerMixin, quantized_dtype
 from t2t_relpos.layers.packing import Packing
@@ -235,6 +235,7 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
         >>> ops.convert_to_numpy(scores.lengths).tolist(), tuple(scores.token_scores.shape)
         ([4, 2], (2, 4))
         """
+        ids = as_tensor(ids)
         return score_tokens(self(ids, training=False), ids, alpha=alpha)
 
     def compute_output_shape(self, input_shape):

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos.backend import has_dynamic_shapes
+from t2t_relpos.backend import as_tensor, has_dynamic_shapes
 from t2t_relpos.decoding import score_tokens
 from t2t_relpos.layers.embeddings import (
     LearnedPositionEmbedding,
@@ -332,11 +332,11 @@ class Transformer(GenerationMixin, LayerMixin, keras.Model):
                 "Expected `layer` only with `return_alignments=True`: it selects the alignments. "
                 f"Received: layer={layer!r}"
             )
-        inputs = {"inputs": source, "targets": targets}
+        inputs = {"inputs": as_tensor(source), "targets": as_tensor(targets)}
         logits, attention = self.logits_and_attention(
             inputs, attention_layer=number, training=False
         )
-        scores = score_tokens(logits, targets, alpha=alpha)
+        scores = score_tokens(logits, inputs["targets"], alpha=alpha)
         if not return_alignments:
             return scores
         return scores, ops.mean(ops.cast(attention, "float32"), axis=1)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from comparisons import assert_all_close
 from keras import ops
-from small_transformers import BATCH, SOURCE, TARGETS, shared_transformer
+from small_transformers import BATCH, SOURCE, TARGETS, shared_transformer, small_causal_lm
 
 from t2t_relpos.decoding import score_tokens
 from t2t_relpos.models import Transformer
@@ -25,6 +25,16 @@ def test_score_is_that_of_the_logits_of_the_call():
     model = make_transformer()
     expected = score_tokens(model(BATCH), TARGETS, alpha=0.6)
     assert_all_close(model.score(SOURCE, TARGETS, alpha=0.6), expected, atol=1e-5)
+
+
+def test_score_takes_lists_of_ids_as_generate_does():
+    model, language_model = make_transformer(), small_causal_lm()
+    pairs = [
+        (model.score(SOURCE.tolist(), TARGETS.tolist()), model.score(SOURCE, TARGETS)),
+        (language_model.score(TARGETS.tolist()), language_model.score(TARGETS)),
+    ]
+    for found, expected in pairs:
+        assert_all_close(found, expected, atol=0)
 
 
 @pytest.mark.parametrize(
