@@ -29,8 +29,9 @@ RUN_PACKAGE := $(PACKAGE_VENV)/bin/python
 TRITON := .triton
 LIBRARY_TESTS := tests/backend tests/attention tests/integrations tests/layers tests/models \
   tests/decoding tests/t2t tests/test_backends.py tests/test_docstring_examples.py \
-  tests/test_first_calls.py
+  tests/test_first_calls.py tests/test_invariances.py
 CORE_TESTS := tests/backend tests/test_backends.py tests/test_first_calls.py \
+  tests/test_invariances.py \
   tests/layers/test_relation_multi_head_attention.py \
   tests/layers/test_keras_hub.py tests/layers/test_keras_own_tests.py \
   tests/layers/test_operations.py tests/layers/test_settings.py tests/layers/test_errors.py \

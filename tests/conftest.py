@@ -21,6 +21,16 @@ hypothesis.settings.load_profile("fast")
 pytest.register_assert_rewrite("programs", "signature_calls", "subprocesses")
 
 
+def pytest_terminal_summary(terminalreporter):
+    """Prints how many pairs of tests/test_invariances.py ran."""
+    stats = terminalreporter.stats
+    reports = [*stats.get("passed", []), *stats.get("failed", [])]
+    names = [x.nodeid for x in reports if x.when == "call" and "test_invariances.py" in x.nodeid]
+    count = sum("-" in name for name in names)
+    if count:
+        terminalreporter.write_line(f"test_invariances.py: {count} pairs of an entry and a change")
+
+
 @pytest.fixture(autouse=True)
 def seeded():
     """Sets the global seed before each test and the dtype policy float32 after it."""
