@@ -293,7 +293,7 @@ def test_explain_reads_offsets_as_attend():
         {"dropout": AttentionDropout(0.1)},
         {"dropout": None, "query_offset": 1},
     ],
-    ids=str,
+    ids=lambda options: ", ".join(options),
 )
 def test_explain_takes_the_arguments_of_attend(options, run_log, draw):
     options = {"return_weights": False, **options}
