@@ -272,7 +272,6 @@ class AttentionCall:
         rematerialize: as in `attend`.
         has_bias: whether a bias is added to the scores.
         seeded_dropout: False for a dropout that is an arbitrary function.
-        share_heads: whether the tables are for all heads.
         dtype: name of the dtype of queries.
         key_dim: H.
         value_dim: Hv.
@@ -314,7 +313,6 @@ class AttentionCall:
     rematerialize: bool | None = None
     has_bias: bool = False
     seeded_dropout: bool = True
-    share_heads: bool = True
     dtype: str = dataclasses.field(default_factory=keras.config.floatx)
     key_dim: int = 64
     value_dim: int = 64
@@ -352,7 +350,8 @@ class AttentionCall:
 
         Dtypes and depths are those of the tensors, if there are any. If lengths and the query
         offset are ints, the tables and `max_relative_position` of the call are cut to the distances
-        that occur, and one more on each side, so that no distance is clipped there.
+        that occur, and one more on each side, so that no distance is clipped there. Causal
+        attention has no distances to the right.
 
         Args:
             length_q: T.
@@ -391,6 +390,8 @@ class AttentionCall:
         if self.sliding_window is not None:
             before, after = (min(x, self.sliding_window - 1) for x in (before, after))
         distances, tables = self.distances.cut(before, after), {}
+        if self.causal:
+            distances = distances._replace(right=0)
         if distances == self.distances:
             return self
         for name in ("key_table", "value_table"):
@@ -468,13 +469,12 @@ class AttentionCall:
         return relative_ids(*lengths, self.distances, self.query_offset)
 
 
-def _description(query, value, key_table=None, value_table=None, **_):
+def _description(query, value, **_):
     """Returns the fields of a call that describe its tensors."""
     return {
         "dtype": keras.backend.standardize_dtype(query.dtype),
         "key_dim": query.shape[-1],
         "value_dim": value.shape[-1],
-        "share_heads": all(x is None or len(x.shape) == 2 for x in (key_table, value_table)),
     }
 
 

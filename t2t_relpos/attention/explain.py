@@ -59,8 +59,7 @@ def explain(length_q, length_k=None, max_relative_position=16, *, dropout=0.0, *
             `sliding_window`, `relative_ids`, `return_weights` and `rematerialize`, as in `attend`.
             Without tensors, `has_bias`: whether there is a `bias`. `ids_rank`: rank of
             `relative_ids`. `offset_per_entry`: whether each batch entry has its own query offset.
-            `seeded_dropout`: False for a dropout function.
-            `share_heads`: False for a table per head. `dtype`: that of queries, by default
+            `seeded_dropout`: False for a dropout function. `dtype`: that of queries, by default
             `keras.config.floatx()`. `key_dim`: H, by default 64. `value_dim`: Hv, by default
             `key_dim`. `portable`: whether to use standard operations only. `xla`: whether XLA
             compiles the call. `backend`: name of the Keras backend. `device`: "cpu", "gpu" or

@@ -520,7 +520,6 @@ class RelativeMultiHeadAttention(AttentionBase):
         has_tables = self.use_key_table or self.use_value_table
         settings = {
             "max_relative_position": self.max_relative_position if has_tables else None,
-            "share_heads": self.share_heads or not has_tables,
             "dtype": self.compute_dtype,
             "key_dim": self.key_dim,
             "value_dim": self.value_dim,
