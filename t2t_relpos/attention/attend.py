@@ -14,7 +14,7 @@ from t2t_relpos import _checks, backend
 from t2t_relpos.attention import dispatch
 from t2t_relpos.attention.band import Distances, cut_table
 from t2t_relpos.attention.dropout import AttentionDropout, SeededDropout
-from t2t_relpos.attention.masks import combine_masks, key_padding_mask, make_attention_mask
+from t2t_relpos.attention.masks import conjunction, make_attention_mask
 from t2t_relpos.attention.relative_ids import as_positions, relative_ids
 from t2t_relpos.backend import as_tensor, as_tensors, ops
 
@@ -100,10 +100,8 @@ def attend(
     >>> ops.convert_to_numpy(outputs)[0, 0, 0].tolist()
     [2.0, 2.0, 2.0, 2.0]
     """
-    names = "query key value key_table value_table bias mask key_mask relative_ids".split()
-    tensors = as_tensors(query, key, value, key_table, value_table, bias)
-    tensors += [as_tensor(mask), as_tensor(key_mask), as_tensor(relative_ids)]
-    tensors = dict(zip(names, tensors, strict=True)) | {"query_mask": as_tensor(query_mask)}
+    tables, masks = (key_table, value_table), (mask, key_mask, query_mask)
+    tensors = _as_tensors((query, key, value, *tables, bias), (*masks, relative_ids))
     options = {
         "max_relative_position": max_relative_position,
         "causal": causal,
@@ -112,7 +110,41 @@ def attend(
         "return_weights": return_weights,
         "rematerialize": rematerialize,
         "implementation": implementation,
+        "is_checked": False,
     }
+    return _attend_with_dropout(tensors, options, dropout)
+
+
+@backend.on_device_of_query
+def attend_unchecked(query, key, value, key_table, value_table, *, dropout=None, **options):
+    """Returns the results of `attend` for a layer, which has checked the tensors.
+
+    `options` are other arguments of `attend`.
+    """
+    floats = query, key, value, key_table, value_table, options.pop("bias", None)
+    tensors = _as_tensors(floats, [options.pop(name, None) for name in _OTHER_TENSORS])
+    options = _DEFAULTS | options | {"is_checked": True}
+    return _attend_with_dropout(tensors, options, dropout)
+
+
+_FLOATS = "query", "key", "value", "key_table", "value_table", "bias"
+_OTHER_TENSORS = "mask", "key_mask", "query_mask", "relative_ids"
+_DEFAULTS = {
+    "max_relative_position": None,
+    "query_offset": None,
+    "return_weights": True,
+    "implementation": None,
+}
+
+
+def _as_tensors(floats, others):
+    """Returns a dict of tensors by name, of the values of `_FLOATS` and of `_OTHER_TENSORS`."""
+    tensors = dict(zip(_FLOATS, as_tensors(*floats), strict=True))
+    return tensors | dict(zip(_OTHER_TENSORS, map(as_tensor, others), strict=True))
+
+
+def _attend_with_dropout(tensors, options, dropout):
+    """Returns the results of `attend`. `tensors` and `options` are as in `_attend`."""
     if dropout is not None and not isinstance(dropout, AttentionDropout):
         outputs, *weights = _attend(tensors, options, dropout)
     else:
@@ -143,12 +175,13 @@ def _attend(tensors, options, dropout):
     """Returns [outputs], or [outputs, weights] if weights are returned.
 
     `tensors` and `options` are the arguments of `attend` but `dropout`, which is a `SeededDropout`,
-    a function of the weights, or None.
+    a function of the weights, or None. The option `is_checked` says whether tensors are checked.
     """
     tensors, options = dict(tensors), dict(options)
     query_mask, implementation = tensors.pop("query_mask"), options.pop("implementation")
-    _check(tensors, query_mask)
-    tensors["mask"] = combine_masks(tensors["mask"])
+    if not options.pop("is_checked"):
+        _check(tensors, query_mask)
+    tensors["mask"] = conjunction(tensors["mask"])
     bias = tensors["bias"]
     if bias is not None and len(bias.shape) == 3:
         tensors["bias"] = ops.expand_dims(bias, 1)
@@ -452,14 +485,14 @@ class AttentionCall:
 
     def combined_mask(self):
         """Returns the conjunction of all masks, broadcastable to `[B, N, T, S]`, or None."""
-        key_mask = None if self.key_mask is None else key_padding_mask(self.key_mask)
-        return make_attention_mask(
+        key_mask = None if self.key_mask is None else ops.expand_dims(self.key_mask, (1, 2))
+        of_positions = make_attention_mask(
             (self.length_q, self.length_k),
-            combine_masks(self.mask, key_mask),
             causal=self.causal,
             window=self.sliding_window,
             query_offset=self.query_offset,
         )
+        return conjunction(self.mask, key_mask, of_positions)
 
     def pair_ids(self):
         """Returns the relative ids `[T, S]` or `[B, T, S]`."""

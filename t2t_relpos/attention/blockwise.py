@@ -62,7 +62,9 @@ def _with_difference_rows(call):
     for name in ("key_table", "value_table"):
         table = getattr(call, name)
         if table is not None:
-            table = extend_table(ops.cast(table, dtype), distances, extended)
+            # Keys after a query have no rows.
+            needed = extended._replace(right=0) if call.causal else extended
+            table = extend_table(ops.cast(table, dtype), distances, needed)
             rows = difference_rows(table, extended, causal=call.causal)
             tables[name], references[name] = rows
     mask, offset = call.mask, call.query_offset

@@ -8,7 +8,6 @@ arbitrary relative ids. Those of `skew` pad, reshape and slice.
 import dataclasses
 import math
 
-from t2t_relpos.attention.masks import masked_softmax
 from t2t_relpos.attention.tables import Results
 from t2t_relpos.backend import (
     LARGE_INDEX_DTYPE,
@@ -21,6 +20,7 @@ from t2t_relpos.backend import (
     ops,
     scaled_dot_product_attention,
     segment_sum,
+    softmax,
     take_table_rows,
 )
 
@@ -110,7 +110,7 @@ def _attend_by_scores(call, scores):
     if call.needs_log_sums:
         masked = scores if mask is None else fill_masked(scores, mask, MASKED_SCORE)
         log_sums = ops.logsumexp(masked, axis=-1, keepdims=True)
-    weights = ops.cast(masked_softmax(scores, mask), call.query.dtype)
+    weights = ops.cast(softmax(scores, mask), call.query.dtype)
     dropped = weights if call.dropout is None else call.dropout(weights)
     return Results(matmul(dropped, call.value), log_sums=log_sums, weights=weights), dropped
 

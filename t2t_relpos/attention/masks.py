@@ -114,11 +114,17 @@ def combine_masks(*masks):
     >>> ops.convert_to_numpy(combine_masks(padding, causal_mask(3, 3), None)).tolist()
     [[[[True, False, False], [True, True, False], [True, True, False]]]]
     """
+    for mask in masks:
+        _checks.boolean(mask, "mask")
+    return conjunction(*masks)
+
+
+def conjunction(*masks):
+    """Returns the result of `combine_masks` for masks that are checked."""
     combined = None
     for mask in masks:
         if mask is None:
             continue
-        _checks.boolean(mask, "mask")
         mask = ops.cast(mask, "bool")
         if len(mask.shape) == 3:
             mask = ops.expand_dims(mask, 1)
@@ -153,6 +159,7 @@ def make_attention_mask(
     >>> ops.convert_to_numpy(make_attention_mask((3, 3), causal=True, window=2)).tolist()
     [[True, False, False], [True, True, False], [False, True, True]]
     """
+    _checks.boolean(attention_mask, "mask")
     if positions is None:
         not_later = causal_mask(*lengths, query_offset) if causal else None
         within = window_mask(*lengths, window, query_offset) if window is not None else None
@@ -161,7 +168,7 @@ def make_attention_mask(
         queries, keys = map(as_positions, positions, names)
         not_later = ops.expand_dims(keys, -2) <= ops.expand_dims(queries, -1) if causal else None
         within = _within(queries, keys, window) if window is not None else None
-    return combine_masks(attention_mask, not_later, within)
+    return conjunction(attention_mask, not_later, within)
 
 
 def masked_softmax(scores, mask=None):

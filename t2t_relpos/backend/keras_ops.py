@@ -225,7 +225,7 @@ def clip_size(x, low, high):
     The result is an int if all arguments are ints. Otherwise it is a scalar tensor or, on JAX, a
     symbolic length.
     """
-    if all(isinstance(n, int) for n in (x, low, high)):
+    if isinstance(x, int) and isinstance(low, int) and isinstance(high, int):
         return max(low, min(high, x))
     return ops.maximum(low, ops.minimum(high, x))
 

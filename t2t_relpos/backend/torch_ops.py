@@ -21,7 +21,8 @@ except ImportError as error:
 
 
 def __getattr__(name):
-    return getattr(ops, name)
+    # Only the first time: later, the module has the attribute.
+    return globals().setdefault(name, getattr(ops, name))
 
 
 def _for_tensors(function):
@@ -31,7 +32,7 @@ def _for_tensors(function):
     @functools.wraps(function)
     def run(x, *args, **kwargs):
         tensors = x if isinstance(x, (list, tuple)) else [x]
-        is_native = tensors and all(isinstance(each, torch.Tensor) for each in tensors)
+        is_native = tensors and all(map(torch.is_tensor, tensors))
         return (function if is_native else of_keras)(x, *args, **kwargs)
 
     return run

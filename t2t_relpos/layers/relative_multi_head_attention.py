@@ -6,10 +6,10 @@ from typing import Any
 import keras
 
 from t2t_relpos import _checks, backend
-from t2t_relpos.attention.attend import attend
+from t2t_relpos.attention.attend import attend, attend_unchecked
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.explain import explain
-from t2t_relpos.attention.masks import combine_masks, make_attention_mask
+from t2t_relpos.attention.masks import conjunction, make_attention_mask
 from t2t_relpos.attention.relative_ids import (
     as_positions,
     key_positions,
@@ -236,13 +236,14 @@ class RelativeMultiHeadAttention(AttentionBase):
             query_offset,
             (query_positions, key_positions),
             query_mask=query_mask,
-            key_mask=combine_masks(key_mask, value_mask),
+            key_mask=conjunction(key_mask, value_mask),
         )
         outputs, weights = self._attend_projected(
             (self.query_dense(query), self.key_dense(key), self.value_dense(value)),
             pairs,
             training=training,
             return_weights=return_attention_scores,
+            function=attend_unchecked,
         )
         outputs = self._merge_heads(outputs, query)
         return (outputs, weights) if return_attention_scores else outputs
@@ -258,7 +259,7 @@ class RelativeMultiHeadAttention(AttentionBase):
 
         A method of a subclass gets one mask instead of several, and the keyword arguments
         `query_offset` or `relative_ids` only if there are tables and the positions are not the
-        default. It gets no `options`, which are further arguments of `attention.attend`.
+        default. It gets no `options`, which are further arguments of `attend`.
         """
         query, key, _ = projected
         lengths = ops.shape(query)[1], ops.shape(key)[1]
@@ -312,7 +313,7 @@ class RelativeMultiHeadAttention(AttentionBase):
             training: whether dropout is applied. Default: None, not applied.
             return_attention_scores: whether the weights are returned. Default: False.
             use_causal_mask: whether keys after a query are masked. Default: False.
-            **options: further arguments of `attention.attend`. In a subclass: `query_offset` or
+            **options: further arguments of `attend`. In a subclass: `query_offset` or
                 `relative_ids`, if the layer has tables and the positions are not the default.
 
         Returns:
@@ -344,20 +345,22 @@ class RelativeMultiHeadAttention(AttentionBase):
         # A functional model made in a `keras.RematScope` passes a tensor on JAX.
         return False if ops.is_tensor(training) or training else None
 
-    def attend(self, query, key, value, **kwargs):
+    def attend(self, query, key, value, *, function=attend, **kwargs):
         """Returns the results of `attention.attend` with the tables of this layer.
 
         Args:
             query: `[B, N, T, H]`, from `project_query`.
             key: `[B, N, S, H]`, from `project_key`.
             value: `[B, N, S, Hv]`, from `project_value`.
+            function: `attention.attend`, or a function of the same arguments, such as
+                `attention.attend.attend_unchecked` for tensors that are checked.
             **kwargs: the keyword arguments of `attention.attend`, such as `mask` and `causal`.
 
         Returns:
             (outputs `[B, N, T, Hv]`, weights `[B, N, T, S]`, or None without `return_weights`).
         """
         options = {"max_relative_position": self.max_relative_position} | kwargs
-        return attend(query, key, value, *self.clipped_tables(), **options)
+        return function(query, key, value, *self.clipped_tables(), **options)
 
     def clipped_tables(self):
         """Returns the rows for distances `-left` to `right`, of the tables of keys and values.

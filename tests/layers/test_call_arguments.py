@@ -9,6 +9,7 @@ from compilation import compile_function
 from keras import ops
 from layer_cases import CASES, random_inputs
 
+from t2t_relpos import _checks
 from t2t_relpos.layers import (
     LocalRelativeMultiHeadAttention,
     RelativeMultiHeadAttention,
@@ -102,3 +103,19 @@ def test_symbolic_calls_accept_positional_masks(layer):
     query_mask, value_mask = (np.arange(n) < np.array([[n], [4], [5]]) for n in (7, 11))
     expected = layer(X, Y, query_mask=query_mask, value_mask=value_mask)
     np.testing.assert_allclose(model([X, Y, query_mask, value_mask]), expected, atol=1e-6)
+
+
+def test_a_key_mask_is_checked_once(monkeypatch):
+    checked, boolean = [], _checks.boolean
+
+    def record(mask, name):
+        if mask is not None:
+            checked.append(name)
+        boolean(mask, name)
+
+    monkeypatch.setattr(_checks, "boolean", record)
+    x = np.ones((2, 7, 6), "float32")
+    layer = RelativeMultiHeadAttention(2, 3, max_relative_position=2)
+    mask = ops.convert_to_tensor(np.arange(7)[None] < [[5], [7]])
+    layer(x, x, key_mask=mask)
+    assert checked == ["key_mask"]
