@@ -15,13 +15,23 @@ from t2t_relpos.backend import MASKED_SCORE
 
 BATCH, HEADS, DEPTH, TABLE_DEPTH = 2, 3, 5, 7
 NAMES = [row.name for row in dispatch.TABLE if not row.reads_tables]
-NAMES.remove("scaled_dot_product_attention")
-NAMES.remove("without_tables")
+NAMES = [*NAMES, "flash without a kernel"]
+for name in ("scaled_dot_product_attention", "without_tables"):
+    NAMES.remove(name)
 
 
 @pytest.fixture(params=NAMES)
 def implementation(request, small_block_implementations):
     return small_block_implementations[request.param]
+
+
+def attend(implementation, lengths, distances, **options):
+    """Returns the `Results` of a call. Skips the test if the implementation does not support it."""
+    call = AttentionCall.from_arguments(*lengths, distances, needs_log_sums=True, **options)
+    unmet, _ = implementation.match(call, ignore_preferences=True)
+    if unmet is not None:
+        pytest.skip(f"{implementation.name} requires {unmet.text}")
+    return implementation.attend(call)
 
 
 def draw_arrays(rng, dtype, length_q, length_k, distances, heads=None):
@@ -89,13 +99,7 @@ def test_queries_of_the_key_table_and_log_sums(
         is_valid &= case["key_mask"][:, None, None]
 
     def compute(tensors):
-        call = AttentionCall.from_arguments(
-            *lengths, distances, needs_log_sums=True, **case, **tensors
-        )
-        unmet, _ = implementation.match(call, ignore_preferences=True)
-        if unmet is not None:
-            pytest.skip(f"{implementation.name} requires {unmet.text}")
-        results = implementation.attend(call)
+        results = attend(implementation, lengths, distances, **case, **tensors)
         return outputs_and_log_sums(results.outputs, results.log_sums, is_valid)
 
     cotangent = rng.normal(size=(*arrays["query"].shape[:3], DEPTH + 1))
@@ -112,10 +116,8 @@ def test_fully_masked_queries(implementation, rng, precision):
 
     def compute(tensors):
         mask = np.zeros((BATCH, 11), bool)
-        call = AttentionCall.from_arguments(
-            11, 11, 2, needs_log_sums=True, key_mask=mask, **tensors
-        )
-        outputs, _, log_sums, _ = implementation.attend(call)
+        results = attend(implementation, (11, 11), 2, key_mask=mask, **tensors)
+        outputs, _, log_sums, _ = results
         is_lowest = ops.cast(log_sums == MASKED_SCORE, log_sums.dtype)
         return outputs * ops.sigmoid(log_sums - 0.5) + 1 - is_lowest
 
