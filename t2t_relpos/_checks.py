@@ -1,6 +1,5 @@
 """Checks of arguments: numbers, shapes as specifications such as "B T D", dtypes, known values."""
 
-import functools
 import numbers
 
 import keras
@@ -187,7 +186,6 @@ def check_shape(shape, name, spec, sizes=None, *, broadcast="", advice=""):
     raise ValueError(f"Expected `{name}` of shape {_text(spec, sizes)}. {received}")
 
 
-@functools.cache
 def _alternatives(spec):
     """Returns the axes of every allowed shape."""
     return [axes.split() for axes in spec.split("|")]
