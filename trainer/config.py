@@ -25,6 +25,7 @@ DROPOUT_SETTINGS = ("dropout", "attention_dropout", "activation_dropout")
 ARCHITECTURE_SETTINGS = (*DROPOUT_SETTINGS, "position", *RELATIVE_SETTINGS)
 PAIR_FILES = ("train_source", "train_target", "dev_source", "dev_target")
 TEXT_FILES = (*PAIR_FILES, "train_text", "dev_text")
+VOCABULARIES = ("vocab", "source_vocab")
 _RECIPE = " Default: the recipe's value."
 _PRESET = " Default: the preset's value."
 _INTERVAL = (
@@ -51,7 +52,7 @@ SCORE_SETTINGS = {
 }
 # Settings that a language model does not have.
 _PAIR_SETTINGS = (
-    *("data", "direction", "data_dir", "source_vocab_size", *PAIR_FILES),
+    *("data", "direction", "data_dir", "source_vocab_size", "source_vocab", *PAIR_FILES),
     *("dev_bleu", "bleu_tokenize"),
 )
 
@@ -127,6 +128,15 @@ class RunConfig:
     )
     dev_text: str | None = setting(
         "Text files for evaluations of a language model during training.", fixed=False
+    )
+    vocab: str | None = setting(
+        "SentencePiece model file of an existing vocabulary. Default: a vocabulary is trained on "
+        "the training data.",
+        fixed=False,
+    )
+    source_vocab: str | None = setting(
+        "SentencePiece model file of the source vocabulary, if --vocab is that of the target only.",
+        fixed=False,
     )
     vocab_size: int | None = setting(
         "Size of the joint SentencePiece vocabulary, or with --source_vocab_size of the target's."
@@ -299,11 +309,12 @@ class RunConfig:
         """Returns settings from the flags that `define_flags` defines."""
         return cls(**setting_flags.read_flags(cls, values))
 
-    def resolve(self) -> "RunConfig":
+    def resolve(self, **found) -> "RunConfig":
         """Returns these settings with None replaced by the values of a recipe.
 
         With `init_from`, the recipe is read from that model directory. Architecture settings are
-        not part of a recipe and stay None.
+        not part of a recipe and stay None. `found` are settings that replace all others, such as
+        the sizes of existing vocabularies.
 
         Raises:
             ValueError: if the preset, the hparams set or that model does not exist, or training
@@ -311,9 +322,10 @@ class RunConfig:
         """
         recipe = recipe_of(self)
         missing = {name: value for name, value in recipe.items() if getattr(self, name) is None}
-        names = (*TEXT_FILES, "config")
+        names = (*TEXT_FILES, *VOCABULARIES, "config")
         files = {name: _absolute(getattr(self, name)) for name in names if getattr(self, name)}
-        return dataclasses.replace(self, dev_bleu=self.computes_dev_bleu, **missing, **files)
+        values = {"dev_bleu": self.computes_dev_bleu} | missing | files | found
+        return dataclasses.replace(self, **values)
 
     @property
     def kind(self) -> str:
@@ -384,7 +396,13 @@ def _check_together(config):
     if config.init_from is not None:
         other = "init_from, because that model's position encoding is fixed"
         _reject(config, ("position", *RELATIVE_SETTINGS), other)
+        _reject(config, VOCABULARIES, "init_from, because that model's vocabulary is used")
     _check_data(config)
+    if config.source_vocab is not None and config.vocab is None:
+        raise ValueError(
+            "Expected vocab, the vocabulary of the target, with source_vocab. Received: "
+            f"source_vocab={config.source_vocab!r} only. Give --vocab too."
+        )
     if config.bleu_tokenize is not None:
         check_bleu_tokenize(config.bleu_tokenize)
     if config.jit_compile:

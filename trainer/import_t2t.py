@@ -267,13 +267,10 @@ def _architecture(hparams, arrays, vocab_size, target_space_id, language_model):
 def _write(directory, model, tokenizers, hparams, model_kind):
     directory.save_model(model)
     directory.write_run({**training_settings(hparams), "t2t_hparams": hparams})
-    kind, is_shared = "none", True
     if tokenizers is not None:
-        kind, is_shared = "subwords", tokenizers.is_shared
-        directory.save_tokenizers(tokenizers, kind)
+        directory.save_tokenizers(tokenizers)
     # Written last, because its existence marks the directory as complete.
-    config = model.config.to_dict()
-    directory.write_config(config, kind, kind=model_kind, is_shared=is_shared)
+    directory.write_config(model.config.to_dict(), tokenizers, model_kind)
 
 
 def _run(values):

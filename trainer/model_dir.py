@@ -36,11 +36,6 @@ TRANSLATION, LANGUAGE_MODEL = "translation", "language_model"
 LOCK_NAME = ".lock"
 
 
-def sides(*, is_shared: bool) -> tuple[str, ...]:
-    """Returns the sides of `ModelDirectory.vocabulary_file`, in the order of `Tokenizers`."""
-    return ("",) if is_shared else ("source", "target")
-
-
 class ModelDirectory:
     """A model directory: its paths, and methods that read and write its files.
 
@@ -57,6 +52,7 @@ class ModelDirectory:
         self.best = self.path / "best"
         self.evaluations_file = self.path / "evaluations.json"
         self.logs = self.path / "logs"
+        self.ids = self.path / "ids"
         self._lock = None
 
     @classmethod
@@ -188,51 +184,49 @@ class ModelDirectory:
         """Paths of the vocabularies in config.json: none, one, or the source's and the target's."""
         return [self.path / entry["file"] for entry in self.vocabularies if "file" in entry]
 
-    def other_vocabularies(self, entries: list[dict]) -> list[Path]:
-        """Returns the vocabularies in the directory that are none of some `vocabularies`."""
-        known = {(entry.get("file"), entry.get("sha256")) for entry in entries}
+    def foreign_vocabularies(self) -> list[Path]:
+        """Returns the vocabularies in the directory that no training run has written."""
+        entries = self.vocabularies if self.is_configured else []
+        # Runs of earlier versions could use a user's file, of which they recorded no `made_from`.
+        written = {(x["file"], x["sha256"]) for x in entries if "made_from" in x}
         files = (
             self.vocabulary_file(kind, side)
             for kind in VOCABULARY_SUFFIXES
             for side in ("", "source", "target")
         )
-        return [x for x in files if x.is_file() and (x.name, _digest(x)) not in known]
+        return [x for x in files if x.is_file() and (x.name, _digest(x)) not in written]
 
     def vocabulary_file(self, kind: str = "sentencepiece", side: str = "") -> Path:
         """Returns the path of the vocabulary of a kind of tokenizer: joint, or that of a side."""
         name = f"vocab.{side}" if side else "vocab"
         return self.path / f"{name}{VOCABULARY_SUFFIXES[kind]}"
 
-    def save_tokenizers(self, tokenizers, kind: str = "sentencepiece"):
+    def save_tokenizers(self, tokenizers):
         """Writes the vocabulary, or those of source and target. `write_config` records them."""
-        for side, tokenizer in zip(sides(is_shared=tokenizers.is_shared), tokenizers):
-            tokenizer.save(self.vocabulary_file(kind, side))
+        for side, tokenizer in tokenizers.by_side.items():
+            tokenizer.save(self.vocabulary_file(tokenizer.kind, side))
 
     def write_config(
         self,
         architecture: dict,
-        tokenizer: str = "sentencepiece",
+        tokenizers=None,
+        model_kind: str = TRANSLATION,
         made_from: str | None = None,
-        kind: str = TRANSLATION,
-        *,
-        is_shared: bool = True,
     ):
-        """Writes config.json. The files of the vocabularies must exist.
+        """Writes config.json.
 
         Args:
             architecture: `TransformerConfig.to_dict()`.
-            tokenizer: kind of tokenizer, see `tokenizer_kind`.
-            made_from: identifies the text and the settings that the vocabularies were trained with.
-            kind: kind of model, see `kind`.
-            is_shared: whether source and target share a vocabulary.
+            tokenizers: the `Tokenizers` that `save_tokenizers` writes. Default: none.
+            model_kind: kind of model, see `kind`.
+            made_from: for a directory that `train` writes, the origin of the vocabularies.
         """
-        config = {"format_version": FORMAT_VERSION, "model": kind, "architecture": architecture}
-        for side in sides(is_shared=is_shared):
-            entry = {"kind": tokenizer}
-            if tokenizer != "none":
-                vocabulary = self.vocabulary_file(tokenizer, side)
-                entry |= {"file": vocabulary.name, "sha256": _digest(vocabulary)}
-                entry |= {"made_from": made_from} if made_from else {}
+        config = {"format_version": FORMAT_VERSION, "model": model_kind}
+        config |= {"architecture": architecture, "tokenizer": {"kind": "none"}}
+        for side, tokenizer in tokenizers.by_side.items() if tokenizers else ():
+            file = self.vocabulary_file(tokenizer.kind, side)
+            entry = {"kind": tokenizer.kind, "file": file.name, "sha256": tokenizer.sha256}
+            entry |= {"made_from": made_from} if made_from else {}
             config["source_tokenizer" if side == "source" else "tokenizer"] = entry
         _write_json(self.config_file, config)
 
@@ -242,9 +236,9 @@ class ModelDirectory:
         Returns:
             A dict with `format_version`, `model` (see `kind`; missing in files of versions without
             language models), `architecture` (for `TransformerConfig.from_dict`) and `tokenizer`
-            (`kind`, `file`, `sha256`, and `made_from` of `write_config` if known). If source and
-            target have separate vocabularies, `tokenizer` is the target's, and
-            `source_tokenizer` the source's.
+            (`kind`, `file`, `sha256`, and in directories of `train` `made_from`: "text", "vocab" or
+            "init_from", and in earlier versions a digest or none). If source and target have
+            separate vocabularies, `tokenizer` is the target's, and `source_tokenizer` the source's.
 
         Raises:
             ValueError: if this is not a model directory, or has another format version.

@@ -8,7 +8,7 @@ import keras
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer import export_ctranslate2
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
-from trainer.data.tokenizer import EOS_ID
+from trainer.data.tokenizer import EOS_ID, Tokenizers
 from trainer.export import export
 from trainer.model_dir import ModelDirectory
 from trainer.serving.translation_module import TranslationModule
@@ -30,8 +30,8 @@ def create_random_model(directory: Path, preset: str, texts: list[str], vocab_si
     All heads of a layer share one table. The vocabulary is trained on `texts`.
     """
     model_dir = ModelDirectory.create(directory)
-    tokenizer = SentencePieceTokenizer.train(texts, vocab_size)
-    tokenizer.save(model_dir.vocabulary_file())
+    tokenizers = Tokenizers.shared(SentencePieceTokenizer.train(texts, vocab_size))
+    model_dir.save_tokenizers(tokenizers)
     config = TransformerConfig.from_preset(preset, vocab_size=vocab_size, share_heads=True)
     keras.utils.set_random_seed(1)
     model = Transformer(config)
@@ -41,7 +41,7 @@ def create_random_model(directory: Path, preset: str, texts: list[str], vocab_si
         table[EOS_ID] = 0
         embedding.embeddings.assign(table)
     model_dir.save_model(model)
-    model_dir.write_config(config.to_dict())
+    model_dir.write_config(config.to_dict(), tokenizers)
     return directory
 
 

@@ -11,7 +11,7 @@ def bare_model_directory(path, model):
     directory = ModelDirectory(path)
     directory.path.mkdir()
     directory.save_model(model)
-    directory.write_config(model.config.to_dict(), tokenizer="none")
+    directory.write_config(model.config.to_dict())
     return directory
 
 

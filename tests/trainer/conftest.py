@@ -74,8 +74,7 @@ def _make_model_dir(path, vocabularies="one"):
     pairs = generate("train", size=397)
     directory = ModelDirectory.create(path)
     tokenizers = _make_tokenizers(pairs, vocabularies)
-    kind = "subwords" if vocabularies == "subwords" else "sentencepiece"
-    directory.save_tokenizers(tokenizers, kind)
+    directory.save_tokenizers(tokenizers)
     config = TransformerConfig(
         **tokenizers.sizes,
         num_encoder_layers=1,
@@ -87,7 +86,7 @@ def _make_model_dir(path, vocabularies="one"):
         dropout=0.0,
         tie_embeddings=tokenizers.is_shared,
     )
-    directory.write_config(config.to_dict(), kind, is_shared=tokenizers.is_shared)
+    directory.write_config(config.to_dict(), tokenizers)
     model = Transformer(config)
     _train(model, tokenizers, pairs)
     directory.save_model(model)

@@ -232,8 +232,9 @@ def test_invalid_config_file_raises(content, message, tmp_path):
 def test_resolve_makes_paths_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for given, expected in (("a", f"{tmp_path}/a"), ("a, b,", f"{tmp_path}/a,{tmp_path}/b")):
-        resolved = config(**TEXT | {"train_source": given}).resolve()
+        resolved = config(**TEXT | {"train_source": given, "vocab": "c"}).resolve()
         assert (resolved.data, resolved.train_source) == ("files", expected)
+        assert resolved.vocab == f"{tmp_path}/c"
 
 
 def hparams_of(hparams_set, hparams=None):
@@ -254,6 +255,11 @@ INVALID = [
         ({name: "x"}, f"Expected either preset or {name}. Received: both.")
         for name in ("hparams_set", "config", "init_from")
     ),
+    (
+        {"source_vocab": "x"},
+        "Expected vocab, .* with source_vocab. Received: source_vocab='x' only",
+    ),
+    ({"preset": None, "init_from": "y", "vocab": "x"}, "Expected no vocab with init_from, because"),
     (hparams_of("transformer_bas"), ".* Did you mean 'transformer_base'"),
     (hparams_of("transformer"), r".*Received: 'transformer'\.$"),
     (hparams_of("transformer_base", "num_layers=3"), r".*Received: 'num_layers'\.$"),
@@ -274,7 +280,12 @@ INVALID = [
         (OF_TEXT | {name: value}, f"Expected no {name} with train_text, which trains a language")
         for name, value in (
             *(("direction", "x"), ("data", "x"), ("train_source", "x"), ("dev_target", "x")),
-            *(("source_vocab_size", 40), ("dev_bleu", True), ("best_metric", "dev_bleu")),
+            *(
+                ("source_vocab_size", 40),
+                ("source_vocab", "x"),
+                ("dev_bleu", True),
+                ("best_metric", "dev_bleu"),
+            ),
         )
     ),
     ({"dev_text": "x"}, "Expected train_text, which trains a language model, with dev_text."),

@@ -71,7 +71,7 @@ def test_maximum_input_length_defaults_to_that_of_the_run(
     calls, tmp_path, capsys, trained, architecture, expected
 ):
     directory = ModelDirectory.create(tmp_path / "model")
-    directory.write_config(architecture, tokenizer="none")
+    directory.write_config(architecture)
     directory.write_run({"max_length": trained})
     run(f"--model_dir={directory.path}", f"--export_dir={tmp_path}")
     assert calls[0][1] == TranslationSettings(max_input_length=expected)

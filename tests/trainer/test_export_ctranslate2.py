@@ -19,6 +19,7 @@ from t2t_relpos.models import Transformer
 from t2t_relpos.t2t.subwords import SubwordVocabulary
 from trainer import export_ctranslate2
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
+from trainer.data.tokenizer import Tokenizers
 from trainer.model_dir import ModelDirectory
 
 run = Program(export_ctranslate2)
@@ -132,7 +133,7 @@ def test_inexact_int8_is_reported(
     monkeypatch.setattr(export_ctranslate2, "export", lambda *arguments, force: None)
     monkeypatch.setattr(int8_scores, "compare", lambda *paths: scores)
     directory = ModelDirectory.create(tmp_path / "model")
-    directory.write_config({}, tokenizer="none")
+    directory.write_config({})
     run(f"--model_dir={directory.path}", "--output_dir=ct2", "--quantization=int8_float32")
     assert capsys.readouterr().out.splitlines() == [
         "Wrote ct2",
@@ -183,10 +184,11 @@ def test_vocabulary_with_bytes(load, tmp_path):
     lines = [text for pair in generate("dev", size=31) for text in pair]
     tokenizer = SentencePieceTokenizer.train(lines, vocab_size=320, byte_fallback=True)
     directory = ModelDirectory.create(tmp_path / "model")
-    tokenizer.save(directory.vocabulary_file())
+    tokenizers = Tokenizers.shared(tokenizer)
+    directory.save_tokenizers(tokenizers)
     model = Transformer(small_config(vocab_size=320))
     model({name: np.ones((1, 1), "int32") for name in ("inputs", "targets")})
-    directory.write_config(model.config.to_dict())
+    directory.write_config(model.config.to_dict(), tokenizers)
     directory.save_model(model)
     run(f"--model_dir={directory.path}", f"--output_dir={tmp_path}/ct2")
     pieces = sentencepiece.SentencePieceProcessor(model_file=f"{tmp_path}/ct2/vocab.model")
@@ -201,7 +203,7 @@ def test_vocabulary_with_bytes(load, tmp_path):
 def test_limit_of_training_above_that_of_ctranslate2_is_printed(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(export_ctranslate2, "export", lambda *arguments, force: None)
     directory = ModelDirectory.create(tmp_path / "model")
-    directory.write_config({}, tokenizer="none")
+    directory.write_config({})
     for trained, lines in ((1024, 1), (1025, 2)):
         directory.write_run({"max_length": trained})
         run(f"--model_dir={directory.path}", f"--output_dir={tmp_path}/ct2")
@@ -274,8 +276,9 @@ def test_invalid_flags_and_missing_package_raise(load, tmp_path, monkeypatch, ca
 def test_vocabulary_of_another_size_raises(load, trained_model_dir, tmp_path):
     config = small_config(vocab_size=11)
     directory = bare_model_directory(tmp_path / "model", Transformer(config))
-    directory.vocabulary_file().write_bytes((trained_model_dir / "vocab.model").read_bytes())
-    directory.write_config(config.to_dict())
+    tokenizers = ModelDirectory.open(trained_model_dir).load_tokenizers()
+    directory.save_tokenizers(tokenizers)
+    directory.write_config(config.to_dict(), tokenizers)
     run.fails(
         "Expected a vocabulary of 11 ids, .* model. Received: .*vocab.model with 211 ids.",
         f"--model_dir={directory.path}", f"--output_dir={tmp_path}/ct2",

@@ -10,6 +10,7 @@ from comparisons import assert_all_equal
 from trainer import recipes
 from trainer.average import write_average
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
+from trainer.data.tokenizer import Tokenizers
 from trainer.model_dir import ModelDirectory
 from trainer.training import preparation
 from trainer.training.checkpoints import Checkpoints
@@ -128,7 +129,7 @@ def test_all_settings_of_recipes_are_inherited():
 
 def test_max_length_above_the_learned_positions_raises(parent, child, small_run):
     config = parent.read_config()["architecture"] | {"position": "learned", "max_length": 64}
-    parent.write_config(config)
+    parent.write_config(config, parent.load_tokenizers())
     message = (
         f"Expected max_length of at most 64, the number of learned positions of {parent.path}. "
         "Received: 65. Give --max_length=64."
@@ -138,8 +139,9 @@ def test_max_length_above_the_learned_positions_raises(parent, child, small_run)
 
 def test_directory_with_the_vocabulary_of_another_parent_raises(parent, child, small_run):
     ModelDirectory.create(child.path)
-    SentencePieceTokenizer.train(small_run.target, vocab_size=40).save(child.vocabulary_file())
-    child.write_config(parent.read_config()["architecture"])
+    tokenizers = Tokenizers.shared(SentencePieceTokenizer.train(small_run.target, vocab_size=40))
+    child.write_config(parent.read_config()["architecture"], tokenizers)
+    child.save_tokenizers(tokenizers)
     (child.checkpoints / "step-000001").mkdir(parents=True)
     message = small_run.fails(child.path, **settings(parent))
     assert "Expected a model directory created with the vocabulary of this run. " in message

@@ -1,7 +1,9 @@
 import functools
+import hashlib
 import json
 import os
 import stat
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -18,7 +20,9 @@ raises = functools.partial(pytest.raises, ValueError)
 def directory(tmp_path):
     made = ModelDirectory.create(tmp_path / "model")
     made.vocabulary_file().write_bytes(b"a vocabulary")
-    made.write_config(ARCHITECTURE)
+    digest = hashlib.sha256(b"a vocabulary").hexdigest()
+    tokenizer = SimpleNamespace(kind="sentencepiece", sha256=digest)
+    made.write_config(ARCHITECTURE, SimpleNamespace(by_side={"": tokenizer}))
     return made
 
 
@@ -33,7 +37,7 @@ def test_read_config_inverts_write_config(directory):
 def test_kind_of_model(directory):
     assert directory.read_config()["model"] == directory.kind == "translation"
     ModelDirectory.open(directory.path, "translation")
-    directory.write_config(ARCHITECTURE, kind="language_model")
+    directory.write_config(ARCHITECTURE, model_kind="language_model")
     assert ModelDirectory.open(directory.path, "language_model").kind == "language_model"
     message = (
         "Expected a model directory with a model of kind translation. Received: .*model, with a "
@@ -103,7 +107,7 @@ def test_load_tokenizer_of_another_vocabulary_raises(directory):
     directory.vocabulary_file().unlink()
     with raises(match="Expected the vocabulary of the model at .*vocab.model"):
         directory.load_tokenizer()
-    directory.write_config(ARCHITECTURE, "none")
+    directory.write_config(ARCHITECTURE)
     assert directory.tokenizer_kind == "none"
     with raises(match="Expected a model with a vocabulary. Received: .*imported without one"):
         directory.load_tokenizer()

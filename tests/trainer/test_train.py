@@ -1,9 +1,12 @@
 """Tests of `trainer.train`: files, printed lines, and errors before the first step."""
 
 import errno
+import itertools
 import json
 import os
 import re
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import keras
@@ -13,7 +16,7 @@ from saved_runs import assert_model_equals_last_checkpoint
 
 from t2t_relpos.models import PRESETS, TransformerConfig
 from t2t_relpos.t2t import config_from_hparams, parse_hparams
-from trainer import train
+from trainer import atomic_files, train
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.model_dir import ModelDirectory
 from trainer.serving.translation_module import TranslationModule, TranslationSettings
@@ -24,8 +27,6 @@ from trainer.training.training_run import TrainingRun
 
 FINISHED = {"checkpoint_every": 3, "evaluate_every": 4, "train_steps": 9}
 run = Program(train)
-# Replaces Latin letters by letters of another script.
-CYRILLIC = {ord("a") + i: ord("а") + i for i in range(26)}
 
 
 def test_model_directory_is_complete(finished_run):
@@ -130,47 +131,91 @@ def test_training_prints_status_lines(finished_run):
     assert f"Parameters: {parameters:,}\n" in out
 
 
-def test_existing_vocabulary_is_used(tmp_path, finished_run, small_run):
-    (tmp_path / "vocab.model").write_bytes((finished_run / "vocab.model").read_bytes())
-    run = TrainingRun(small_run.config(tmp_path, vocab_size=None))
-    run.directory.unlock()
-    assert json.loads((tmp_path / "run.json").read_text())["vocab_size"] == 40
-    assert "\nVocabulary: 40 pieces (existing)\n" in run.describe()
+@pytest.fixture
+def vocabulary(finished_run, tmp_path):
+    """Returns the path of a SentencePiece model of 40 pieces."""
+    return str(shutil.copy(finished_run / "vocab.model", tmp_path / "mine.model"))
 
 
-def test_vocabulary_of_a_start_that_trained_nothing_is_compared_with_the_text(tmp_path, small_run):
-    def prepare(*, is_chief=True, **settings):
-        directory = ModelDirectory.create(tmp_path / "model")
-        config = small_run.config(directory.path, **settings)
-        return preparation.prepare(config, directory, is_chief=is_chief)
-
-    first = prepare()
-    assert prepare().tokenizers.target.fingerprint == first.tokenizers.target.fingerprint
-    # The settings of the earlier start do not matter, because there is no checkpoint.
-    assert prepare(vocab_size=41, dropout=0.25).tokenizers.target.vocab_size == 41
-    for name, lines in (("one", small_run.source), ("two", small_run.target)):
-        (tmp_path / name).write_text("\n".join(lines).translate(CYRILLIC))
-    text = {"train_source": str(tmp_path / "one"), "train_target": str(tmp_path / "two")}
-    other = prepare(**text)
-    assert other.tokenizers.target.fingerprint != first.tokenizers.target.fingerprint
-    assert other.train_pairs.counts["target"].unknown == 0
-    # Other workers use the vocabulary of the chief, and a trained model keeps its vocabulary.
-    assert (
-        prepare(is_chief=False).tokenizers.target.fingerprint == other.tokenizers.target.fingerprint
-    )
-    other.directory.checkpoints.joinpath("step-000001").mkdir(parents=True)
-    assert prepare().tokenizers.target.fingerprint == other.tokenizers.target.fingerprint
+def test_given_vocabulary_is_used_by_a_run_that_resumes(tmp_path, vocabulary, small_run, capsys):
+    settings = {"vocab": vocabulary, "vocab_size": None}
+    for steps in (1, 2):
+        small_run(tmp_path / "model", **settings, train_steps=steps)
+    out = capsys.readouterr().out
+    assert "Training from step 1 to 2." in out and "Training a vocabulary" not in out
+    assert out.count("\nVocabulary: 40 pieces (existing)\n") == 2
+    directory = ModelDirectory.open(tmp_path / "model")
+    assert directory.read_run()["vocab_size"] == 40
+    assert directory.vocabulary_file().read_bytes() == Path(vocabulary).read_bytes()
+    # A resumed run may leave the flag out, but not give another file.
+    small_run(directory.path, vocab_size=None, train_steps=3)
+    SentencePieceTokenizer.train(small_run.target, vocab_size=37).save(vocabulary)
+    message = small_run.fails(directory.path, **settings)
+    assert "Expected a model directory created with the vocabulary of this run." in message
+    assert " vocab.model sha256 is " in message
 
 
-@pytest.mark.parametrize("sides", [("",), ("source", "target")])
-def test_start_that_trained_nothing_with_a_given_vocabulary_can_be_changed(
-    tmp_path, small_run, finished_run, monkeypatch, sides
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"vocab_size": 41}, "Expected the vocab_size of {}, 40. Received: 41. Leave --vocab_size"),
+        (
+            {"vocab_size": None, "source_vocab_size": 40},
+            "source_vocab_size of {}, none (one vocabulary). Received: 40. Leave --source_vocab",
+        ),
+        ({"byte_fallback": True}, "byte_fallback of {}, False. Received: True. Leave --byte_fall"),
+    ],
+)
+def test_settings_that_differ_from_a_given_vocabulary_exit(
+    tmp_path, vocabulary, small_run, settings, message
+):
+    received = small_run.fails(tmp_path / "model", vocab=vocabulary, **settings)
+    assert message.format(vocabulary) in received and "or give another --vocab." in received
+    assert not (tmp_path / "model").exists()
+
+
+def test_missing_vocabulary_exits(tmp_path, small_run):
+    message = small_run.fails(tmp_path / "model", vocab="missing.model")
+    assert "Expected a SentencePiece model at missing.model. Received: no such file." in message
+
+
+@pytest.mark.parametrize(
+    ("name", "flag"), [("vocab.model", "--vocab"), ("vocab.source.model", "--source_vocab")]
+)
+def test_vocabulary_that_no_run_has_written_is_not_replaced(
+    tmp_path, vocabulary, small_run, finished_run, name, flag
 ):
     directory = ModelDirectory.create(tmp_path / "model")
-    content = (finished_run / "vocab.model").read_bytes()
-    given = [directory.vocabulary_file(side=side) for side in sides]
-    for file in given:
+    prepare_run = lambda **settings: preparation.prepare(
+        small_run.config(directory.path, **settings), directory
+    )
+    prepare_run()
+    content = b"another vocabulary"
+    inherited = dict.fromkeys(("preset", "vocab_size", "batch_tokens", "checkpoint_every"))
+    file = directory.path / name
+    for settings in ({}, {"vocab": vocabulary}, inherited | {"init_from": str(finished_run)}):
         file.write_bytes(content)
+        message = small_run.fails(directory.path, **settings)
+        assert message.endswith(
+            "Expected a --model_dir without vocabularies that no run has written. Received: "
+            f"{file}. Move it to another folder. To train with it, give its new path with {flag}."
+        )
+        assert file.read_bytes() == content
+    file.unlink()
+    prepare_run()
+    # Earlier versions took a user's file, and recorded no `made_from`.
+    config = directory.read_config()
+    del config["tokenizer"]["made_from"]
+    directory.config_file.write_text(json.dumps(config))
+    assert f"Received: {directory.vocabulary_file()}. Move" in small_run.fails(directory.path)
+
+
+def test_start_that_trained_nothing_is_replaced(tmp_path, vocabulary, small_run, monkeypatch):
+    directory = ModelDirectory.create(tmp_path / "model")
+
+    def prepare(*, is_chief=True, **settings):
+        config = small_run.config(directory.path, **settings)
+        return preparation.prepare(config, directory, is_chief=is_chief)
 
     def fail(self):
         raise ValueError("at step 0")
@@ -178,36 +223,84 @@ def test_start_that_trained_nothing_with_a_given_vocabulary_can_be_changed(
     with monkeypatch.context() as patched:
         patched.setattr(TrainingRun, "fit", fail)
         with pytest.raises(ValueError, match="at step 0"):
-            small_run(directory.path)
-    assert directory.run_file.exists() and directory.is_configured
+            small_run(directory.path, vocab=vocabulary)
+    first = directory.read_run()
+    assert first["vocab"] == vocabulary and directory.load_tokenizer().vocab_size == 40
     changes = {"batch_tokens": 60, "dropout": 0.25, "max_relative_position": 3, "seed": 7}
-    with pytest.raises(SystemExit, match="Expected the vocab_size of .*, 40. Received: 41"):
-        small_run(directory.path, **changes, vocab_size=41)
-    small_run(directory.path, **changes)
+    assert prepare(vocab_size=37, **changes).tokenizers.target.vocab_size == 37
+    # Other workers use the vocabulary of the chief.
+    assert prepare(is_chief=False, vocab_size=None, **changes).config.vocab_size == 37
+    small_run(directory.path, vocab_size=41, **changes)
     recorded = directory.read_run()
     assert {name: recorded[name] for name in changes} == changes
-    assert [file.read_bytes() for file in given] == [content] * len(given)
+    assert recorded["vocab"] is None and directory.load_tokenizer().vocab_size == 41
     # A run that has trained keeps its settings.
-    assert " batch_tokens is 60 in the directory and 30 in this run" in small_run.fails(
-        directory.path, **changes | {"batch_tokens": 30}
-    )
+    message = small_run.fails(directory.path, vocab_size=41, **changes | {"batch_tokens": 30})
+    assert " batch_tokens is 60 in the directory and 30 in this run" in message
 
 
-def test_vocabulary_of_a_failed_start_with_init_from_is_replaced(tmp_path, small_run, finished_run):
+def test_replaced_files_are_printed(tmp_path, small_run, capsys):
     directory = ModelDirectory.create(tmp_path / "model")
-    inherited = dict.fromkeys(("preset", "vocab_size", "batch_tokens", "checkpoint_every"))
-    tuned = small_run.config(directory.path, init_from=str(finished_run), **inherited)
-    assert preparation.prepare(tuned, directory).tokenizers.target.vocab_size == 40
-    assert preparation.prepare(small_run.config(directory.path, vocab_size=37), directory)
+    for size in (40, 37):
+        preparation.prepare(small_run.config(directory.path, vocab_size=size), directory)
+    assert capsys.readouterr().out.splitlines() == [
+        "Training a vocabulary of 40 pieces.",
+        "Training a vocabulary of 37 pieces.",
+        f"{directory.path}: replacing config.json, vocab.model of a start that trained nothing.",
+    ]
+
+
+def test_start_of_an_earlier_version_is_replaced(tmp_path, small_run):
+    directory = ModelDirectory.create(tmp_path / "model")
+    prepare_run = lambda **settings: preparation.prepare(
+        small_run.config(directory.path, **settings), directory
+    )
+    prepare_run()
+    config = directory.read_config()
+    config["tokenizer"]["made_from"] = "5e8b0c"  # a digest of the text in version 1.0.0rc1
+    directory.config_file.write_text(json.dumps(config))
+    assert prepare_run(vocab_size=37).config.vocab_size == 37
     assert directory.load_tokenizer().vocab_size == 37
 
 
-def test_vocabulary_without_config_is_not_left_behind(tmp_path, small_run, fill_disk):
+@pytest.mark.parametrize("folder", ["checkpoints", "best"])
+def test_run_with_any_checkpoint_keeps_its_vocabulary(tmp_path, small_run, folder):
+    """A run that is killed before its first checkpoint may have one in `best`."""
     directory = ModelDirectory.create(tmp_path / "model")
-    fill_disk(ModelDirectory, "write_config")
-    with pytest.raises(OSError, match="No space left"):
-        preparation.prepare(small_run.config(directory.path), directory)
-    assert not directory.vocabulary_file().exists()
+    prepared = preparation.prepare(small_run.config(directory.path), directory)
+    (directory.path / folder / "step-000001").mkdir(parents=True)
+    config = small_run.config(directory.path, vocab_size=None)
+    assert not preparation.prepare(config, directory).is_new
+    message = small_run.fails(directory.path, vocab_size=37)
+    assert "Expected the vocab_size of" in message and "or give another --model_dir." in message
+    sha256 = directory.read_config()["tokenizer"]["sha256"]
+    assert sha256 == prepared.tokenizers.target.sha256
+
+
+@pytest.mark.parametrize("write", range(1, 5))
+def test_start_that_was_killed_at_any_write_can_be_repeated(
+    tmp_path, small_run, monkeypatch, write
+):
+    """The files are config.json, two vocabularies and the ids."""
+    directory = ModelDirectory.create(tmp_path / "model")
+    prepare_run = lambda **settings: preparation.prepare(
+        small_run.config(directory.path, **settings), directory
+    )
+    for sizes in ({}, {"source_vocab_size": 31}):
+        writes = itertools.count(1)
+
+        def kill(path, atomic=atomic_files._temporary_directory, writes=writes):
+            if next(writes) == write:
+                raise KeyboardInterrupt
+            return atomic(path)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(atomic_files, "_temporary_directory", kill)
+            with pytest.raises(KeyboardInterrupt):
+                prepare_run(**{"source_vocab_size": 33} | sizes)
+    prepared = prepare_run(source_vocab_size=35)
+    assert directory.load_tokenizers().sizes == {"vocab_size": 40, "source_vocab_size": 35}
+    assert prepared.is_new
 
 
 @pytest.mark.parametrize(

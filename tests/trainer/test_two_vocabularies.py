@@ -1,10 +1,7 @@
 """Tests of models whose source and target have separate vocabularies."""
 
 import contextlib
-import errno
 import io
-import os
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -114,88 +111,20 @@ def test_resumed_run_equals_an_uninterrupted_one(trained, small_run, tmp_path):
 
 
 def test_given_vocabularies_are_used(trained, small_run, tmp_path):
-    for name in FILES:
-        (tmp_path / name).write_bytes((trained / name).read_bytes())
-    prepared = prepare(tmp_path, small_run, **NO_SIZES)
+    sides = {"source_vocab": "vocab.source.model", "vocab": "vocab.target.model"}
+    files = {flag: str(trained / name) for flag, name in sides.items()}
+    prepared = prepare(tmp_path / "model", small_run, **NO_SIZES, **files)
     assert {name: getattr(prepared.config, name) for name in SIZES} == SIZES
     assert prepared.architecture.source_vocab_size == 31
-    assert not prepared.architecture.tie_embeddings
-
-
-@pytest.mark.parametrize("names", [["vocab.source.model"], ["vocab.model", "vocab.target.model"]])
-def test_incomplete_given_vocabularies_raise(trained, small_run, tmp_path, names):
-    for name in names:
-        (tmp_path / name).write_bytes((trained / "vocab.target.model").read_bytes())
-    message = small_run.fails(tmp_path, **NO_SIZES)
-    assert (
-        "Expected either vocab.model, or both vocab.source.model and vocab.target.model, in "
-        f"{tmp_path}. Received: {', '.join(names)}. Add the missing file, or remove"
-    ) in message
-
-
-def test_start_that_was_killed_between_the_vocabularies_resumes(trained, small_run, tmp_path):
-    whole, killed, other = (tmp_path / name for name in ("whole", "killed", "other"))
-    prepare(whole, small_run, **SIZES)
-    for directory, name in ((killed, "vocab.source.model"), (other, "vocab.target.model")):
-        directory.mkdir()
-        content = (trained / name).read_bytes()
-        (directory / "vocab.source.model").write_bytes(content)
-    prepare(killed, small_run, **SIZES)
+    assert not prepared.architecture.tie_embeddings and not prepared.is_new
     for name in FILES:
-        assert (killed / name).read_bytes() == (whole / name).read_bytes()
-    # The user's source vocabulary is not replaced.
-    assert "Received: vocab.source.model. Add" in small_run.fails(other, **SIZES)
-    assert (other / "vocab.source.model").read_bytes() == content
+        assert (tmp_path / "model" / name).read_bytes() == (trained / name).read_bytes()
 
 
 def test_start_that_trained_nothing_can_change_the_number_of_vocabularies(small_run, tmp_path):
     for sizes, files in ((SIZES, FILES), ({}, {"vocab.model"}), (SIZES, FILES)):
         prepare(tmp_path / "model", small_run, **sizes)
         assert vocabularies(tmp_path / "model") == files
-    assert "vocab" not in ModelDirectory.open(tmp_path / "model").read_run()
-
-
-def test_start_that_trained_nothing_learns_a_missing_vocabulary_again(small_run, tmp_path):
-    prepare(tmp_path, small_run, **SIZES)
-    content = (tmp_path / "vocab.target.model").read_bytes()
-    (tmp_path / "vocab.target.model").unlink()
-    prepare(tmp_path, small_run, **SIZES)
-    assert (tmp_path / "vocab.target.model").read_bytes() == content
-
-
-def test_vocabulary_given_after_a_start_is_not_replaced(trained, small_run, tmp_path):
-    prepare(tmp_path, small_run)
-    given = (trained / "vocab.target.model").read_bytes()
-    (tmp_path / "vocab.model").write_bytes(given)
-    message = small_run.fails(tmp_path)
-    assert f"an earlier start left in {tmp_path}. Received: another vocab.model. To" in message
-    assert (tmp_path / "vocab.model").read_bytes() == given
-    (tmp_path / "config.json").unlink()
-    assert prepare(tmp_path, small_run, **NO_SIZES).config.vocab_size == 37
-
-
-def test_vocabulary_next_to_init_from_is_not_replaced(trained, small_run, tmp_path):
-    given = (trained / "vocab.target.model").read_bytes()
-    (tmp_path / "vocab.model").write_bytes(given)
-    message = small_run.fails(tmp_path, preset=None, init_from=str(trained), **NO_SIZES)
-    assert f"with init_from: a run uses that of {trained}. Received: vocab.model. Remove" in message
-    assert (tmp_path / "vocab.model").read_bytes() == given
-
-
-def test_failed_start_leaves_no_vocabulary(small_run, tmp_path):
-    directory = ModelDirectory.create(tmp_path / "model")
-    saved = []
-
-    def save(self, path):
-        if saved:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        saved.append(path)
-        path.write_bytes(b"written before the disk was full")
-
-    with mock.patch.object(SentencePieceTokenizer, "save", save):
-        with pytest.raises(OSError, match="No space left"):
-            preparation.prepare(small_run.config(directory.path, **SIZES), directory)
-    assert saved and not vocabularies(directory.path)
 
 
 @pytest.mark.parametrize(

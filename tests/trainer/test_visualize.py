@@ -117,6 +117,6 @@ def test_invalid_flags_raise(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
-    ModelDirectory.create("ids").write_config({}, tokenizer="none")
+    ModelDirectory.create("ids").write_config({})
     run.fails(message, **{"model_dir": trained_model_dir} | flags)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["file", "ids"]

@@ -52,6 +52,7 @@ class SentencePieceTokenizer(Tokenizer):
     """
 
     unk_id = UNK_ID
+    kind = "sentencepiece"
     file_kind = "a SentencePiece model"
 
     def __init__(self, content: bytes):

@@ -55,6 +55,7 @@ class SubwordTokenizer(Tokenizer):
 
     # No token is unknown, because every character can be escaped.
     unk_id = PAD_ID
+    kind = "subwords"
     file_kind = "a vocabulary of tensor2tensor"
 
     def __init__(self, content: bytes):

@@ -30,6 +30,7 @@ class Tokenizer(abc.ABC):
         unk_id: id of tokens outside the vocabulary.
         byte_ids: ids that stand for a single byte.
         normalization: name of the rule that `tokenize` applies to characters.
+        kind: kind of tokenizer in config.json.
         file_kind: description of the vocabulary file in error messages.
     """
 
@@ -37,6 +38,7 @@ class Tokenizer(abc.ABC):
     unk_id: int
     byte_ids: range = range(0)
     normalization: str = "identity"
+    kind: str
     file_kind: str
 
     def __init__(self, content: bytes):
@@ -77,9 +79,14 @@ class Tokenizer(abc.ABC):
         return len(self.names)
 
     @property
-    def fingerprint(self) -> str:
-        """SHA-256 of the vocabulary. Tokenizers with equal fingerprints give the same ids."""
+    def sha256(self) -> str:
+        """SHA-256 of the vocabulary file."""
         return hashlib.sha256(self._content).hexdigest()
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the vocabulary. Tokenizers with equal fingerprints give the same ids."""
+        return self.sha256
 
     def save(self, path: str | os.PathLike):
         """Writes the vocabulary file."""
@@ -143,6 +150,13 @@ class Tokenizers:
     def is_shared(self) -> bool:
         """Whether source and target share a vocabulary."""
         return self.source is self.target
+
+    @property
+    def by_side(self) -> dict[str, Tokenizer]:
+        """The tokenizers by side: "source" and "target", or "" for a shared one."""
+        if self.is_shared:
+            return {"": self.target}
+        return {"source": self.source, "target": self.target}
 
     @property
     def sizes(self) -> dict[str, int | None]:

@@ -1,12 +1,7 @@
 """Forecast of a run for `--dry_run`: settings, parameters, batches and bytes of weights."""
 
 import collections
-import contextlib
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import keras
@@ -21,16 +16,16 @@ from .preparation import (
     count_parameters,
     describe,
     describe_settings,
-    plan,
+    find_start,
+    make_architecture,
     prepare,
-    settings_to_resume,
+    recorded_settings,
+    resolve_settings,
 )
-from .strategy import describe_devices, with_devices, workers_of
+from .strategy import describe_devices, device_settings, workers_of
 from .training_model import make_model
 
 _FLOAT = 4  # bytes of float32
-# Files of a model directory that a preparation looks for without reading or writing them.
-_LOOKED_FOR = ("checkpoints", "model.keras")
 
 
 class Bucket(NamedTuple):
@@ -100,22 +95,25 @@ def forecast(config: RunConfig) -> str:
     Raises:
         ValueError: if settings, data or the model directory are invalid.
     """
-    with _scratch_copy(config.model_dir) as directory:
-        config = with_devices(config, settings_to_resume(directory))
-        gpus = len(tf.config.list_physical_devices("GPU"))
-        workers = len(workers_of(os.environ)[0]) if config.strategy == "multiworker" else 1
-        is_single = config.strategy == "one"
-        devices = 1 if is_single else workers * max(config.logical_devices or gpus, 1)
-        missing = None
-        if config.data not in (None, "files"):
-            missing = describe_missing(config.data, config.direction, config.data_dir)
-        if missing is None:
-            return "\n".join(_forecast_data(config, directory, devices))
-        return "\n".join(_forecast_without_data(config, directory, devices, missing))
+    directory = ModelDirectory(config.model_dir)
+    settings = device_settings(config, recorded_settings(directory))
+    gpus = len(tf.config.list_physical_devices("GPU"))
+    workers = len(workers_of(os.environ)[0]) if settings["strategy"] == "multiworker" else 1
+    is_single = settings["strategy"] == "one"
+    devices = 1 if is_single else workers * max(config.logical_devices or gpus, 1)
+    missing = None
+    if config.data not in (None, "files"):
+        missing = describe_missing(config.data, config.direction, config.data_dir)
+    if missing is None:
+        prepared = prepare(config, directory, settings, dry_run=True)
+        return "\n".join(_forecast_data(prepared, devices))
+    start = find_start(config, directory)
+    config = resolve_settings(config, start, settings)
+    architecture = make_architecture(config, start.parent)
+    return "\n".join(_forecast_without_data(config, architecture, devices, missing))
 
 
-def _forecast_data(config, directory, devices):
-    prepared = prepare(config, directory)
+def _forecast_data(prepared, devices):
     config = prepared.config
     model = make_model(prepared.architecture, config.kind, config.dtype_policy)
     buckets = count_buckets(prepared.train_pairs, config, devices)
@@ -129,8 +127,7 @@ def _forecast_data(config, directory, devices):
     ]
 
 
-def _forecast_without_data(config, directory, devices, missing):
-    config, architecture = plan(config, directory)
+def _forecast_without_data(config, architecture, devices, missing):
     model = make_model(architecture, config.kind, config.dtype_policy)
     return [
         *describe_settings(config, architecture),
@@ -140,23 +137,3 @@ def _forecast_without_data(config, directory, devices, missing):
         "An epoch: the number of batches is known when the data is prepared.",
         _describe_memory(model, config),
     ]
-
-
-@contextlib.contextmanager
-def _scratch_copy(path) -> Iterator[ModelDirectory]:
-    """Yields a temporary model directory with the files that a preparation reads.
-
-    Only files that it never writes are links, because writes follow links.
-    """
-    with tempfile.TemporaryDirectory(prefix="dry-run-") as copy:
-        for entry in Path(path).resolve().iterdir() if Path(path).is_dir() else ():
-            if entry.name in _LOOKED_FOR:
-                os.symlink(entry, Path(copy, entry.name))
-            elif entry.name == "ids":
-                shutil.copytree(entry, Path(copy, entry.name), copy_function=os.symlink)
-            elif entry.is_file() and not entry.name.startswith("."):
-                shutil.copyfile(entry, Path(copy, entry.name))
-        try:
-            yield ModelDirectory(copy)
-        except ValueError as error:
-            raise ValueError(str(error).replace(copy, str(path))) from error

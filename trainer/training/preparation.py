@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 
 import keras
 from absl import logging
@@ -18,13 +19,13 @@ from ..config import (
     RunConfig,
 )
 from ..data.batching import report_lengths
-from ..data.corpus import Corpus, MissingSplitError, digest, read_tfds
+from ..data.corpus import Corpus, MissingSplitError, read_tfds
 from ..data.encoding import EncodedPairs, encode_pairs
 from ..data.sentencepiece_tokenizer import NORMALIZATIONS, SentencePieceTokenizer
 from ..data.text_files import read_one_side, read_text
 from ..data.text_report import describe_sides
 from ..data.tokenizer import Tokenizers
-from ..model_dir import LANGUAGE_MODEL, ModelDirectory, sides
+from ..model_dir import LANGUAGE_MODEL, ModelDirectory
 from ..recipes import read_architecture
 from .checkpoints import Checkpoints
 from .optimizer import NoamSchedule
@@ -130,164 +131,150 @@ def count_parameters(model: keras.Model) -> int:
     return sum(math.prod(variable.shape) for variable in model.trainable_variables)
 
 
-def plan(config: RunConfig, directory: ModelDirectory) -> tuple[RunConfig, TransformerConfig]:
-    """Returns the resolved settings and the architecture of a run, without reading its data.
+def prepare(
+    requested: RunConfig,
+    directory: ModelDirectory,
+    devices: Mapping | None = None,
+    *,
+    is_chief: bool = True,
+    dry_run: bool = False,
+) -> Preparation:
+    """Returns the `Preparation` of a run. Writes missing files to the directory.
 
-    A vocabulary that is not trained yet is taken to have the size of the settings.
-    """
-    config, _, tokenizers, architecture = _plan(config, directory, is_chief=True)
-    sizes = {} if tokenizers is None else tokenizers.sizes
-    return config, dataclasses.replace(architecture, **sizes)
-
-
-def prepare(config: RunConfig, directory: ModelDirectory, *, is_chief: bool = True) -> Preparation:
-    """Returns the `Preparation` of a run. Missing files are written.
-
-    `is_chief`: whether this process may remove the settings of an earlier start that trained
-    nothing, and replace vocabularies that it made.
+    Args:
+        requested: the settings before they are resolved.
+        directory: the model directory. It may be missing with `dry_run`.
+        devices: settings of `strategy.device_settings`. Default: those requested.
+        is_chief: whether this process writes. The other workers use the chief's vocabularies.
+        dry_run: whether to write nothing.
 
     Raises:
         ValueError: if settings, data or the model directory are invalid.
     """
-    requested = config
-    config, start, tokenizers, architecture = _plan(requested, directory, is_chief=is_chief)
-    corpora = {split: _read_corpus(config, split) for split in ("train", "dev")}
-    if corpora["dev"] is None and (config.needs_dev_set or requested.evaluate_every is not None):
-        is_text = config.kind == LANGUAGE_MODEL
-        files = "--dev_text" if is_text else "--dev_source and --dev_target"
-        raise ValueError(
-            "Expected a dev set with evaluate_every, dev_bleu, keep_best or early_stopping. "
-            f"Received: none. Give {files}, or leave these flags out."
-        )
-    contents = {name: c.fingerprint for name, c in corpora.items() if c is not None}
+    start = find_start(requested, directory, is_chief=is_chief)
+    config = resolve_settings(requested, start, devices)
+    # Invalid settings are reported before the text is read and a vocabulary is trained.
+    architecture = make_architecture(config, start.parent)
+    corpora = _read_corpora(config, is_evaluated=requested.evaluate_every is not None)
+    contents = {split: corpus.fingerprint for split, corpus in corpora.items()}
     _warn_of_changed_text(config, start.recorded, contents)
-    # A vocabulary that the user has put into the directory has no origin.
-    made_from, is_new = "init_from" if start.parent is not None else None, False
-    if tokenizers is None:
-        config = dataclasses.replace(
-            config,
-            normalization=config.normalization or NORMALIZATIONS[0],
-            byte_fallback=bool(config.byte_fallback),
-        )
-        sizes = config.vocab_size, config.source_vocab_size
-        options = config.normalization, config.byte_fallback
-        made_from = digest(contents["train"], *sizes, *options)
-        files = directory.vocabulary_files if start.is_left_over else []
-        # An earlier start made them from the same text.
-        if files and made_from == _origin(directory) and all(file.is_file() for file in files):
-            tokenizers = directory.load_tokenizers()
-    if tokenizers is None:
-        tokenizers, is_new = _train_tokenizers(config, corpora["train"], start), True
-    architecture = dataclasses.replace(architecture, **tokenizers.sizes)
-    _write_config(start, config.kind, architecture, tokenizers, made_from)
-
-    def encode(split):
-        cache = directory.path / "ids" / split
-        return corpora[split] and encode_pairs(corpora[split], tokenizers, cache_dir=cache)
-
+    tokenizers = start.tokenizers or _train_tokenizers(config, corpora["train"])
+    if start.resumes:
+        recorded = directory.read_config()["architecture"]
+        directory.check_same(recorded, architecture.to_dict(), "configuration")
+    elif not dry_run:
+        _write_start(config, directory, architecture, tokenizers)
+    pairs = {
+        split: encode_pairs(corpus, tokenizers, None if dry_run else directory.ids / split)
+        for split, corpus in corpora.items()
+    }
     return Preparation(
         config=config,
         directory=directory,
         parent=start.parent,
         tokenizers=tokenizers,
-        is_new=is_new,
+        is_new=start.tokenizers is None,
         architecture=architecture,
-        train_pairs=encode("train"),
-        dev_corpus=corpora["dev"],
-        dev_pairs=encode("dev"),
+        train_pairs=pairs["train"],
+        dev_corpus=corpora.get("dev"),
+        dev_pairs=pairs.get("dev"),
         contents=contents,
     )
 
 
-def _plan(requested, directory, *, is_chief):
-    """Returns the resolved settings, the `_Start`, the given tokenizers and the architecture.
+def has_trained(directory: ModelDirectory) -> bool:
+    """Returns whether a directory has a model or checkpoints. Otherwise, a run starts anew."""
+    folders = directory.checkpoints, directory.best
+    return directory.model_file.exists() or any(Checkpoints(folder).steps() for folder in folders)
 
-    Invalid settings are reported here, before the text is read and a vocabulary is trained.
-    """
-    config = requested.resolve()
-    start = _find_start(config, directory, is_chief=is_chief)
-    config = dataclasses.replace(config, **_score_settings(config, start))
-    tokenizers = _load_tokenizers(requested, start)
-    if tokenizers is not None and start.parent is None:
-        config = dataclasses.replace(config, **tokenizers.sizes)
-    if start.resumes:
-        _check_recorded(config, start)
-    return config, start, tokenizers, _make_architecture(config, start.parent)
+
+def recorded_settings(directory: ModelDirectory) -> dict:
+    """Returns the settings in run.json if the directory has trained, else an empty dict."""
+    try:
+        return directory.read_run() if has_trained(directory) else {}
+    except OSError:  # Reported when the directory is created.
+        return {}
 
 
 @dataclasses.dataclass(frozen=True)
-class _Start:
-    """A model directory, and the files that earlier starts have left in it.
+class Start:
+    """The files that a run starts from.
 
     Attributes:
+        directory: the model directory.
         parent: the model directory with the initial weights, or None.
-        is_left_over: whether an earlier start made the vocabulary, but trained nothing with it.
-        resumes: whether an earlier start has written settings that this run must keep.
+        resumes: whether the run keeps the settings and vocabularies of its directory.
         recorded: the settings of run.json, or an empty dict if the run doesn't resume.
+        tokenizers: the existing tokenizers, or None if they are trained on the text.
     """
 
     directory: ModelDirectory
     parent: ModelDirectory | None
-    is_left_over: bool
     resumes: bool
     recorded: dict
+    tokenizers: Tokenizers | None
 
 
-def _find_start(config, directory, *, is_chief):
-    """Returns the `_Start` of a directory.
+def find_start(requested: RunConfig, directory: ModelDirectory, *, is_chief: bool = True) -> Start:
+    """Returns the `Start` of a run. `is_chief` is an argument of `prepare`.
 
-    If an earlier start used a given vocabulary, but trained nothing with it, removes its settings.
+    Raises:
+        ValueError: if the directory has a model and no checkpoint, or a vocabulary that no run has
+            written, or if its vocabularies are not those of the settings.
     """
-    parent = ModelDirectory.open(config.init_from, config.kind) if config.init_from else None
-    if directory.is_configured:
-        directory.check_kind(config.kind)
-    is_untrained = is_chief and _is_untrained(directory)
-    is_left_over = is_untrained and _origin(directory) is not None
-    if is_untrained and not is_left_over and directory.tokenizer_kind == "sentencepiece":
-        directory.run_file.unlink(missing_ok=True)
-        directory.config_file.unlink()
-    others = directory.other_vocabularies(directory.vocabularies) if is_left_over else []
-    if others:
+    parent = None
+    if requested.init_from is not None:
+        parent = ModelDirectory.open(requested.init_from, requested.kind)
+    tokenizers = _given_tokenizers(requested, parent)
+    flag = "vocab" if parent is None else "init_from"
+    resumes = has_trained(directory) or not is_chief
+    if resumes:
+        _check_resumable(directory, requested.kind)
+        given, tokenizers, flag = tokenizers, directory.load_tokenizers(), "model_dir"
+        if given is not None:
+            same = (_digests(directory, found) for found in (tokenizers, given))
+            directory.check_same(*same, "vocabulary")
+    elif foreign := directory.foreign_vocabularies():
         raise ValueError(
-            f"Expected the vocabularies that an earlier start left in {directory.path}. Received: "
-            f"another {others[0].name}. To train with it, remove config.json and all other "
-            "vocabularies. To train without it, remove it."
+            "Expected a --model_dir without vocabularies that no run has written. Received: "
+            f"{foreign[0]}. Move it to another folder. To train with it, give its new path with "
+            f"--{'source_vocab' if '.source.' in foreign[0].name else 'vocab'}."
         )
-    resumes = directory.is_configured and not is_left_over
-    recorded = {} if is_left_over else directory.read_run()
-    return _Start(directory, parent, is_left_over, resumes, recorded)
+    if tokenizers is not None:
+        _check_vocabularies(requested, tokenizers, flag)
+    return Start(directory, parent, resumes, directory.read_run() if resumes else {}, tokenizers)
 
 
-def _score_settings(config, start):
-    """Returns the settings of dev scores: those given, in run.json, or else the defaults."""
-    recorded = start.recorded
-    kept = {name: recorded.get(name) or value for name, value in config.score_settings.items()}
-    current = {name: getattr(config, name) or kept[name] for name in kept}
-    if recorded.get("dev_bleu") or start.directory.best.is_dir():
-        start.directory.check_same(kept, current, "settings")
-    return current
-
-
-def _load_tokenizers(requested, start):
-    """Returns the tokenizers of the directory or of its parent, or None. Checks their settings."""
-    directory, parent = start.directory, start.parent
-    tokenizers, origin = None, directory.path
-    if start.resumes:
-        tokenizers = directory.load_tokenizers()
-    elif parent is not None:
-        tokenizers, origin = parent.load_tokenizers(), parent.path
-        others = directory.other_vocabularies(parent.vocabularies)
-        if others and not start.is_left_over:
-            raise ValueError(
-                f"Expected no vocabulary in {directory.path} with init_from: a run uses "
-                f"that of {origin}. Received: {others[0].name}. Remove it, or leave "
-                "--init_from out."
-            )
-    elif not start.is_left_over:
-        tokenizers = _given_tokenizers(directory, requested.source_vocab_size)
-    if tokenizers is None:
+def _given_tokenizers(requested, parent):
+    """Returns the tokenizers of `init_from` or `vocab`, or None without these settings."""
+    if parent is not None:
+        return parent.load_tokenizers()
+    if requested.vocab is None:
         return None
-    flag = "--model_dir" if origin == directory.path else "--init_from"
+    target = SentencePieceTokenizer.from_file(requested.vocab)
+    if requested.source_vocab is None:
+        return Tokenizers.shared(target)
+    return Tokenizers(SentencePieceTokenizer.from_file(requested.source_vocab), target)
+
+
+def _check_resumable(directory, kind):
+    """Raises ValueError if the directory has another kind of model, or a model only."""
+    directory.check_kind(kind)
+    if directory.model_file.exists() and not Checkpoints(directory.checkpoints).steps():
+        raise ValueError(
+            "Expected a model directory with a checkpoint to resume from. Received: "
+            f"{directory.path}, which has a model and no checkpoint. Start from the model: "
+            f"give --init_from={directory.path} and another --model_dir."
+        )
+
+
+def _digests(directory, tokenizers):
+    files = {directory.vocabulary_file(x.kind, side): x for side, x in tokenizers.by_side.items()}
+    return {f"{file.name} sha256": tokenizer.sha256 for file, tokenizer in files.items()}
+
+
+def _check_vocabularies(requested, tokenizers, flag):
+    """Raises ValueError if settings differ from those of vocabularies that `flag` names."""
     names = "normalization", "byte_fallback"
     found = list(tokenizers.sizes.items())
     found += [(name, getattr(tokenizer, name)) for name in names for tokenizer in tokenizers]
@@ -296,37 +283,52 @@ def _load_tokenizers(requested, start):
         if given not in (None, value):
             value = "none (one vocabulary)" if value is None else value
             raise ValueError(
-                f"Expected the {name} of {origin}, {value}. Received: {given}. Leave --{name} "
-                f"out to use that vocabulary, or give another {flag}."
+                f"Expected the {name} of {getattr(requested, flag)}, {value}. Received: {given}. "
+                f"Leave --{name} out to use that vocabulary, or give another --{flag}."
             )
-    return tokenizers
 
 
-def _check_recorded(config, start):
-    """Checks that the run can resume with these settings."""
-    directory, parent = start.directory, start.parent
-    if directory.model_file.exists() and not Checkpoints(directory.checkpoints).steps():
-        raise ValueError(
-            "Expected a model directory with a checkpoint to resume from. Received: "
-            f"{directory.path}, which has a model and no checkpoint. Start from the model: "
-            f"give --init_from={directory.path} and another --model_dir."
-        )
-    if parent is not None:
-        same = (
-            {f"{x.get('file', 'vocabulary')} sha256": x.get("sha256") for x in entries}
-            for entries in (directory.vocabularies, parent.vocabularies)
-        )
-        directory.check_same(*same, "vocabulary")
-    recorded, current = start.recorded, config.to_dict()
-    # `_write_config` compares the architecture, including the defaults of the preset.
-    names = [name for name in config.fixed_on_resume() if name in recorded]
-    names = [name for name in names if name not in ARCHITECTURE_SETTINGS]
-    fixed = ({name: run[name] for name in names} for run in (recorded, current))
-    directory.check_same(*fixed, "settings")
+def resolve_settings(
+    requested: RunConfig, start: Start, devices: Mapping | None = None
+) -> RunConfig:
+    """Returns the settings of a run, without None where the recipe or a file has a value.
+
+    Raises:
+        ValueError: if they differ from those of the run that is resumed.
+    """
+    if start.tokenizers is None:
+        vocabulary = {
+            "normalization": requested.normalization or NORMALIZATIONS[0],
+            "byte_fallback": bool(requested.byte_fallback),
+        }
+    else:
+        vocabulary = start.tokenizers.sizes if start.parent is None else {}
+    scores = _score_settings(requested, start)
+    config = requested.resolve(**(devices or {}), **vocabulary, **scores)
+    # `prepare` compares the architecture, including the defaults of the preset.
+    current = config.fixed_on_resume()
+    names = [x for x in current if x in start.recorded and x not in ARCHITECTURE_SETTINGS]
+    fixed = ({name: run[name] for name in names} for run in (start.recorded, current))
+    start.directory.check_same(*fixed, "settings")
+    return config
 
 
-def _make_architecture(config, parent):
-    """Returns the architecture, with the given sizes of the vocabularies."""
+def _score_settings(requested, start):
+    """Returns the settings of dev scores: those given, in run.json, or else the defaults."""
+    recorded = start.recorded
+    kept = {name: recorded.get(name) or value for name, value in requested.score_settings.items()}
+    current = {name: getattr(requested, name) or kept[name] for name in kept}
+    if start.resumes and (recorded.get("dev_bleu") or start.directory.best.is_dir()):
+        start.directory.check_same(kept, current, "settings")
+    return current
+
+
+def make_architecture(config: RunConfig, parent: ModelDirectory | None) -> TransformerConfig:
+    """Returns the architecture of resolved settings, or that of the parent with settings replaced.
+
+    Raises:
+        ValueError: if settings contradict the architecture.
+    """
     settings, longest = config.architecture_overrides(), config.max_length
     if parent is None:
         settings["vocab_size"] = config.vocab_size
@@ -371,6 +373,19 @@ def _new_architecture(config, settings):
     return TransformerConfig.from_preset(config.preset, **settings)
 
 
+def _read_corpora(config, *, is_evaluated):
+    """Returns the corpora by split: "train", and "dev" if there is a dev set."""
+    corpora = {split: _read_corpus(config, split) for split in ("train", "dev")}
+    if corpora["dev"] is None and (config.needs_dev_set or is_evaluated):
+        is_text = config.kind == LANGUAGE_MODEL
+        files = "--dev_text" if is_text else "--dev_source and --dev_target"
+        raise ValueError(
+            "Expected a dev set with evaluate_every, dev_bleu, keep_best or early_stopping. "
+            f"Received: none. Give {files}, or leave these flags out."
+        )
+    return {split: corpus for split, corpus in corpora.items() if corpus is not None}
+
+
 def _read_corpus(config, split):
     if config.kind == LANGUAGE_MODEL:
         text = getattr(config, f"{split}_text")
@@ -405,7 +420,7 @@ def _warn_of_changed_text(config, recorded, contents):
             )
 
 
-def _train_tokenizers(config, corpus, start):
+def _train_tokenizers(config, corpus):
     options = {"normalization": config.normalization, "byte_fallback": config.byte_fallback}
 
     def train(sentences, name, side=""):
@@ -420,74 +435,21 @@ def _train_tokenizers(config, corpus, start):
     if config.source_vocab_size is None:
         return Tokenizers.shared(train(corpus.sentences(), "vocab_size"))
     source = train(corpus.sources(), "source_vocab_size", "source ")
-    given = start.directory.vocabulary_file(side="source")
-    is_given = given.is_file() and not start.is_left_over
-    # A start that was killed between the two files has left the same vocabulary.
-    if is_given and SentencePieceTokenizer.from_file(given).fingerprint != source.fingerprint:
-        raise _incomplete(start.directory, [given])
     return Tokenizers(source, train(corpus.targets(), "vocab_size", "target "))
 
 
-def _write_config(start, model, architecture, tokenizers, made_from):
-    """Writes the vocabularies and config.json, or checks that the directory has the same."""
-    directory, architecture = start.directory, architecture.to_dict()
-    if start.resumes:
-        recorded = directory.read_config()["architecture"]
-        directory.check_same(recorded, architecture, "configuration")
-        return
-    is_shared = tokenizers.is_shared
-    kind = "sentencepiece" if start.parent is None else start.parent.tokenizer_kind
-    written = [directory.vocabulary_file(kind, side) for side in sides(is_shared=is_shared)]
-    # In this order, a start that is killed leaves nothing that the next one takes for given.
-    if start.is_left_over:
-        for file in (*directory.vocabulary_files, directory.config_file):
-            file.unlink(missing_ok=True)
-    directory.run_file.unlink(missing_ok=True)
-    try:
-        directory.save_tokenizers(tokenizers, kind)
-        directory.write_config(architecture, kind, made_from, model, is_shared=is_shared)
-    except OSError:
-        # Without config.json, the next start would take the vocabularies for given ones.
-        for file in written if made_from is not None else ():
-            file.unlink(missing_ok=True)
-        raise
-
-
-def settings_to_resume(directory: ModelDirectory) -> dict:
-    """Returns the recorded settings of a run that has trained, else an empty dict."""
-    try:
-        return {} if _is_untrained(directory) else directory.read_run()
-    except OSError:  # Reported when the directory is created.
-        return {}
-
-
-def _is_untrained(directory):
-    """Returns whether an earlier start has written config.json, but trained nothing."""
-    has_trained = directory.model_file.exists() or Checkpoints(directory.checkpoints).steps()
-    return directory.is_configured and not has_trained
-
-
-def _origin(directory):
-    return directory.vocabularies[-1].get("made_from")
-
-
-def _given_tokenizers(directory, source_vocab_size):
-    """Returns the tokenizers of vocabularies that the user has put into a directory, or None."""
-    files = {side: directory.vocabulary_file(side=side) for side in ("", "source", "target")}
-    found = {side: file for side, file in files.items() if file.is_file()}
-    if not found or ([*found] == ["source"] and source_vocab_size is not None):
-        return None
-    if [*found] not in ([""], ["source", "target"]):
-        raise _incomplete(directory, found.values())
-    loaded = [SentencePieceTokenizer.from_file(file) for file in found.values()]
-    return Tokenizers(loaded[0], loaded[-1])
-
-
-def _incomplete(directory, found):
-    names = (directory.vocabulary_file(side=side).name for side in ("", "source", "target"))
-    shared, source, target = names
-    return ValueError(
-        f"Expected either {shared}, or both {source} and {target}, in {directory.path}. Received: "
-        f"{', '.join(file.name for file in found)}. Add the missing file, or remove what the model "
-        "does not need, or what an interrupted start has left."
-    )
+def _write_start(config, directory, architecture, tokenizers):
+    """Writes config.json and the vocabularies. Replaces those of a start that trained nothing."""
+    old = [directory.run_file]
+    if directory.is_configured:
+        old += directory.vocabulary_files
+        names = ", ".join(file.name for file in (directory.config_file, *old) if file.is_file())
+        print(f"{directory.path}: replacing {names} of a start that trained nothing.", flush=True)
+    for file in old:
+        file.unlink(missing_ok=True)
+    # config.json is the first, because it has the digests: a vocabulary that a killed start leaves
+    # is then known not to be a user's.
+    made_from = "vocab" if config.vocab else "text"
+    made_from = "init_from" if config.init_from else made_from
+    directory.write_config(architecture.to_dict(), tokenizers, config.kind, made_from)
+    directory.save_tokenizers(tokenizers)

@@ -1,7 +1,6 @@
 """Devices and processes of a run: selection of the strategy, and communication of workers."""
 
 import contextlib
-import dataclasses
 import json
 import math
 import os
@@ -31,8 +30,8 @@ _LOST = (
 )
 
 
-def with_devices(config: RunConfig, recorded: Mapping | None = None) -> RunConfig:
-    """Returns the settings with the strategy and the use of XLA resolved for this machine.
+def device_settings(config: RunConfig, recorded: Mapping | None = None) -> dict:
+    """Returns the settings `strategy` and `jit_compile`, resolved for this machine.
 
     "auto" is replaced by "mirrored" if there are several devices, else by "one". By default, a
     resumed run with the same strategy keeps its use of XLA. Other runs use XLA if they train on a
@@ -50,21 +49,21 @@ def with_devices(config: RunConfig, recorded: Mapping | None = None) -> RunConfi
         jit_compile = recorded.get("jit_compile")
     if jit_compile is None:
         jit_compile = strategy == "one" and gpus > 0
-    return dataclasses.replace(config, strategy=strategy, jit_compile=jit_compile)
+    return {"strategy": strategy, "jit_compile": jit_compile}
 
 
-def check_xla(config: RunConfig, strategy: tf.distribute.Strategy) -> RunConfig:
-    """Returns the settings, without XLA if it fails on one of several devices.
+def check_xla(settings: dict, strategy: tf.distribute.Strategy) -> dict:
+    """Returns the `device_settings`, without XLA if it fails on one of several devices.
 
     This runs a small compiled program on each device. A failure is logged as a warning.
     """
-    if not config.jit_compile or config.strategy != "mirrored":
-        return config
+    if not settings["jit_compile"] or settings["strategy"] != "mirrored":
+        return settings
     error = xla_error(strategy)
     if error is None:
-        return config
+        return settings
     logging.warning("Training continues without XLA. A small compiled program failed: %s", error)
-    return dataclasses.replace(config, jit_compile=False)
+    return settings | {"jit_compile": False}
 
 
 def make_strategy(name: str, logical_devices: int = 0) -> tf.distribute.Strategy:

@@ -14,9 +14,9 @@ from .callbacks import Steps, StopAtNan, StopSignals, WriteCheckpoints
 from .checkpoints import BestCheckpoints, Checkpoints
 from .dev_set import METRIC_NAMES, DevEvaluator, DevResults, DevTranslator, format_score
 from .optimizer import FusedAdam, NoamSchedule
-from .preparation import describe, prepare, settings_to_resume
+from .preparation import describe, prepare, recorded_settings
 from .reports import StepLog, TensorBoard, Terminal
-from .strategy import WorkerGroup, check_xla, describe_devices, make_strategy, with_devices
+from .strategy import WorkerGroup, check_xla, describe_devices, device_settings, make_strategy
 from .training_model import TrainingModel, make_model
 
 
@@ -38,9 +38,9 @@ class TrainingRun:
 
     def __init__(self, config: RunConfig):
         self.directory = ModelDirectory(config.model_dir)
-        config = with_devices(config, settings_to_resume(self.directory))
-        self._strategy = make_strategy(config.strategy, config.logical_devices)
-        config = check_xla(config, self._strategy)
+        devices = device_settings(config, recorded_settings(self.directory))
+        self._strategy = make_strategy(devices["strategy"], config.logical_devices)
+        devices = check_xla(devices, self._strategy)
         self.worker_group = WorkerGroup(self._strategy)
         self.signal = None
         keras.utils.set_random_seed(config.seed)
@@ -48,17 +48,17 @@ class TrainingRun:
             tf.config.experimental.enable_op_determinism()
         try:
             with self.worker_group.detecting_lost_workers(self.how_to_resume):
-                self._restore_or_create(config)
+                self._restore_or_create(config, devices)
         except BaseException:
             self.directory.unlock()
             raise
 
-    def _restore_or_create(self, config):
+    def _restore_or_create(self, config, devices):
         is_chief = self.worker_group.is_chief
         with self.worker_group.chief_first():
             if is_chief:
                 self.directory = ModelDirectory.create(config.model_dir, lock=True)
-            self._prepared = prepare(config, self.directory, is_chief=is_chief)
+            self._prepared = prepare(config, self.directory, devices, is_chief=is_chief)
         config = self.config = self._prepared.config
         self._batches(start=0)  # Raises ValueError if no batch can be made.
         self.worker_group.check_same(

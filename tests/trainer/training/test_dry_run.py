@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import keras
 import numpy as np
@@ -8,6 +9,7 @@ from small_transformers import small_config
 from t2t_relpos.models import Transformer
 from trainer import train
 from trainer.data.encoding import EncodedPairs, IdSequences
+from trainer.model_dir import ModelDirectory
 from trainer.training.dry_run import (
     Bucket,
     count_buckets,
@@ -15,7 +17,7 @@ from trainer.training.dry_run import (
     format_table,
     memory_of_weights,
 )
-from trainer.training.preparation import describe_settings
+from trainer.training.preparation import describe_settings, prepare
 
 
 def sequences(lengths):
@@ -81,6 +83,19 @@ def test_forecast_leaves_no_files(small_run, tmp_path):
     ):
         assert part in text
     assert list(tmp_path.iterdir()) == []
+
+
+def test_forecast_leaves_the_files_of_a_start_that_trained_nothing(small_run, tmp_path):
+    directory = ModelDirectory.create(tmp_path / "model")
+    prepare(small_run.config(directory.path), directory)
+    before = {path: path.stat().st_mtime_ns for path in directory.path.rglob("*")}
+    text = forecast(small_run.config(directory.path, vocab_size=37))
+    assert "\nVocabulary: 37 pieces (new)\n" in text
+    assert {path: path.stat().st_mtime_ns for path in directory.path.rglob("*")} == before
+    vocabulary = shutil.move(directory.vocabulary_file(), tmp_path / "mine.model")
+    text = forecast(small_run.config(directory.path, vocab=str(vocabulary), vocab_size=None))
+    assert "\nVocabulary: 40 pieces (existing)\n" in text
+    assert not directory.vocabulary_file().exists()
 
 
 def test_forecast_of_a_set_that_is_not_on_disk_downloads_nothing(small_run, tmp_path, monkeypatch):

@@ -47,7 +47,7 @@ def test_mixed_precision_model_is_saved_in_float32(tmp_path):
     model = Transformer(CONFIG, dtype="mixed_bfloat16")
     model(BATCH)
     directory = ModelDirectory.create(tmp_path)
-    directory.write_config(CONFIG.to_dict(), tokenizer="none")
+    directory.write_config(CONFIG.to_dict())
     directory.save_model(model)
     loaded = directory.load_model()
     assert {layer.compute_dtype for layer in loaded._flatten_layers()} == {"float32"}

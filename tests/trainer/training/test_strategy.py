@@ -13,8 +13,8 @@ from trainer.training.strategy import (
     WorkerGroup,
     WorkerLostError,
     check_xla,
+    device_settings,
     make_strategy,
-    with_devices,
     workers_of,
 )
 
@@ -55,8 +55,8 @@ def with_gpus(monkeypatch):
 )
 def test_strategy_and_xla_of_a_machine(gpus, settings, expected, with_gpus):
     with_gpus(gpus)
-    config = with_devices(RunConfig(**RUN, **settings))
-    assert (config.strategy, config.jit_compile) == expected
+    found = device_settings(RunConfig(**RUN, **settings))
+    assert (found["strategy"], found["jit_compile"]) == expected
 
 
 @pytest.mark.parametrize(
@@ -78,15 +78,15 @@ def test_resumed_run_keeps_xla_with_the_same_strategy(
 ):
     with_gpus(gpus)
     recorded = {"strategy": strategy, "jit_compile": jit_compile}
-    assert with_devices(RunConfig(**RUN, **settings), recorded).jit_compile is expected
+    assert device_settings(RunConfig(**RUN, **settings), recorded)["jit_compile"] is expected
 
 
 @pytest.mark.parametrize("error", [None, "InternalError: no libdevice"])
 def test_run_continues_without_xla_if_a_small_program_fails(error, monkeypatch, caplog):
     checked = []
     monkeypatch.setattr(strategy, "xla_error", lambda devices: checked.append(devices) or error)
-    config = RunConfig(**RUN, strategy="mirrored", jit_compile=True)
-    assert check_xla(config, "devices").jit_compile is (error is None)
+    settings = {"strategy": "mirrored", "jit_compile": True}
+    assert check_xla(settings, "devices") == settings | {"jit_compile": error is None}
     assert checked == ["devices"]
     line = "Training continues without XLA. A small compiled program failed: " + str(error)
     assert [record.message for record in caplog.records] == ([] if error is None else [line])
@@ -97,8 +97,8 @@ def test_run_continues_without_xla_if_a_small_program_fails(error, monkeypatch, 
 )
 def test_no_program_runs_without_xla_or_on_one_device(settings, monkeypatch):
     monkeypatch.setattr(strategy, "xla_error", None)
-    config = with_devices(RunConfig(**RUN, **settings))
-    assert check_xla(config, "devices") is config
+    found = device_settings(RunConfig(**RUN, **settings))
+    assert check_xla(found, "devices") is found
 
 
 def test_mirrored_strategy_selects_the_attention_of_gpus(with_gpus, monkeypatch):
