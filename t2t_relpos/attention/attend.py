@@ -164,7 +164,7 @@ def _result_shapes(tensors, options, _):
 
 @backend.untraced(_result_shapes)
 def _attend_with_seed(tensors, options, of_dropout):
-    """Returns the results of `_attend`. Its arguments may be in a graph of torch.compile.
+    """Returns the results of `_attend`. It is one node in a graph of torch.compile.
 
     `of_dropout` has the fields of a `SeededDropout`, or is empty without dropout.
     """

@@ -44,10 +44,12 @@ class Distances(NamedTuple):
         return self.left + self.right - 1
 
     def window(self, *, causal):
-        """Returns the (lowest, highest) distance with an id of its own. Both must be at least 1.
+        """Returns the (lowest, highest) distance with an id of its own.
+
+        Clipping distances are at least 1.
 
         Args:
-            causal: whether keys after a query are masked. `right` is then not used.
+            causal: whether keys after a query are masked. `right` is then not used, and may be 0.
         """
         return 1 - self.left, 0 if causal else self.right - 1
 
@@ -205,7 +207,7 @@ class FarRun(NamedTuple):
 def far_runs(call):
     """Returns the list of `FarRun`s of an `AttentionCall`, first those of the left side.
 
-    Lengths and the query offset are ints, and distances are at least 1.
+    Lengths and the query offset are ints. Distances are at least 1; if causal, `right` is not used.
     """
     sizes, (left, right) = (call.length_q, call.length_k), call.distances
     runs = _far_runs("left", *sizes, left - call.query_offset)
@@ -267,7 +269,7 @@ def difference_rows(table, distances, *, causal):
     Args:
         table: `[R, H]` or `[N, R, H]`.
         distances: the `Distances` of the table, at least 1.
-        causal: whether keys after a query are masked. Their rows are left out.
+        causal: whether keys after a query are masked. Their rows, if any, are left out.
     """
     if causal:
         reference, others, _ = ops.split(table, [1, distances.left + 1], axis=-2)

@@ -165,7 +165,7 @@ _FULL_MATRIX_SIZES = Sizes(2**30, chunk=16, long_chunk=32, short_keys=256)
 
 
 class FlashKernel(NamedTuple):
-    """What a flash-attention kernel supports.
+    """Dtypes and depths that a flash-attention kernel supports.
 
     Args:
         dtypes: names of dtypes.
@@ -185,7 +185,7 @@ FLASH_KERNELS = {
 }
 
 
-# The fused kernel: depths, and a limit of positions times the larger of N * H and R.
+# The fused kernel: smallest and largest depth, and a limit of max(T, S) * max(N * H, R).
 FUSED_DEPTHS, LARGEST_FUSED = (16, 128), 2**31
 
 
@@ -577,8 +577,8 @@ TABLE = (
             HAS_TABLE,
             *BLOCK_REQUIREMENTS,
             Condition(
-                "known lengths of at least 1, an int as query offset, and fewer than 2**31 entries "
-                "of heads, and of positions times rows",
+                "known lengths of at least 1, an int as query offset, and max(T, S) times the "
+                "larger of N * H and R below 2**31",
                 _has_fused_positions,
             ),
             Condition(

@@ -1,6 +1,6 @@
 """Attention by the flash-attention kernel of the backend, with memory linear in length.
 
-PyTorch and, on a GPU, JAX have such a kernel. Tests also run this module with a plain function.
+PyTorch and, on a GPU, JAX have such a kernel. Tests replace it with a module in keras.ops.
 
 Within a far run (see `band`), the score by id of a query is the same for all keys, so it can be
 added to the log-sum-exp later. Without it, a far run is plain attention, causal or not, which flash
@@ -21,8 +21,8 @@ score is
 
 From a log-sum-exp L' and outputs o', a flash kernel computes the weights of its pairs,
 exp(q·k - L'), and the gradients of their scores, weights (d·v - d·o'). With L' = L - z[r] and any
-o' for which d·o' = delta - d_w[r], these are those of the whole attention, and so are the gradients
-of queries, keys and values that the kernel returns.
+o' for which d·o' = delta - d_w[r], weights and gradients equal those of the whole attention. So do
+the gradients of queries, keys and values that the kernel returns.
 
 Masks of keys: for kernels without masks, queries and keys get MASK_FEATURES extra features: 1 for
 queries, 0 for keys, and for masked keys a negative number so large that their weights become zero.
@@ -63,8 +63,8 @@ def attend(call, sizes, kernel=flash_kernel):
     """Returns the `Results` of a call with known lengths and offset.
 
     `kernel` is a module with the functions `has_masks`, `forward` and `backward` of
-    `backend.torch_flash`. It has no second derivatives and batches of gradients: the full matrix is
-    differentiated there.
+    `backend.torch_flash`. It supports neither second derivatives nor batches of gradients. For
+    these, the full matrix is differentiated.
     """
     call = dataclasses.replace(call, mask=None, key_mask=combined_key_mask(call))
     return differentiate(
@@ -188,8 +188,8 @@ class _Group:
         """Returns (`Results`, `Saved`)."""
         call, runs, windows = self._call, self._runs, self._windows
         found = [_attend_to_run(call, self._flash, run) for run in runs]
-        log_sums = [run.pad_queries(x, call.length_q) for run, (_, x, _) in zip(runs, found)]
-        scores = self._columns(log_sums, windows.products(call.query, call.key))
+        run_log_sums = [run.pad_queries(x, call.length_q) for run, (_, x, _) in zip(runs, found)]
+        scores = self._columns(run_log_sums, windows.products(call.query, call.key))
         relative = None
         if call.scores_by_id is not None:
             relative = self._expand(call.scores_by_id)
@@ -199,7 +199,7 @@ class _Group:
         outputs = windows.sum_keys(windows.matrix(self._window(weights)), call.value)
         saved = []
         for index, (run, (run_outputs, _, state)) in enumerate(zip(runs, found)):
-            shifted = run.queries(log_sums)
+            shifted = run.queries(log_sums)  # L' of the module's docstring
             if relative is not None:
                 shifted = shifted - run.queries(self._column(relative, index))
             saved.append(SavedRun(run_outputs, shifted[..., 0], state))
@@ -207,6 +207,7 @@ class _Group:
             outputs = add_at(outputs, terms, run.first_query)
         by_id = self._sum(weights) if call.needs_weights_by_id else None
         if call.needs_log_sums:
+            # `weights_and_log_sums` returns -MASKED_SCORE for fully masked queries.
             log_sums = ops.where(log_sums < -MASKED_SCORE, log_sums, MASKED_SCORE)
         return Results(outputs, by_id, log_sums if call.needs_log_sums else None), Saved(
             weights, saved
@@ -216,13 +217,15 @@ class _Group:
         """Returns a dict that maps names of tensors to gradients, in the accumulation dtype."""
         call, runs, windows, weights = self._call, self._runs, self._windows, saved.weights
         d_outputs = _accumulate(d_results.outputs)
-        of_runs = [
+        d_weights_of_runs = [
             ops.sum(run.queries(d_outputs) * _accumulate(x.outputs), axis=-1, keepdims=True)
             for run, x in zip(runs, saved.runs)
         ]
-        of_runs = [run.pad_queries(x, call.length_q) for run, x in zip(runs, of_runs)]
-        narrow = ops.cast(d_outputs, self._dtype)
-        d_weights, d_by_id = self._columns(of_runs, windows.products(narrow, call.value)), None
+        d_weights_of_runs = [
+            run.pad_queries(x, call.length_q) for run, x in zip(runs, d_weights_of_runs)
+        ]
+        narrow, d_by_id = ops.cast(d_outputs, self._dtype), None
+        d_weights = self._columns(d_weights_of_runs, windows.products(narrow, call.value))
         if d_results.weights_by_id is not None:
             d_by_id = self._expand(d_results.weights_by_id)
             d_weights = d_weights + d_by_id
@@ -239,11 +242,12 @@ class _Group:
         if call.scores_by_id is not None:
             gradients["scores_by_id"] = self._sum(d_scores)
         unit = _unit(d_outputs) if runs else None
-        for index, (run, of_run) in enumerate(zip(runs, saved.runs)):
-            of_id = 0 if d_by_id is None else self._column(d_by_id, index)
-            products = run.queries(unit) * run.queries(delta - of_id)
-            of_queries = products, run.queries(d_outputs)
-            terms = _gradients_of_run(call, self._flash, run, of_run, *of_queries)
+        for index, (run, saved_run) in enumerate(zip(runs, saved.runs)):
+            d_run_by_id = 0 if d_by_id is None else self._column(d_by_id, index)
+            # o' of the module's docstring.
+            run_outputs = run.queries(unit) * run.queries(delta - d_run_by_id)
+            gradients_of_run = run_outputs, run.queries(d_outputs)
+            terms = _gradients_of_run(call, self._flash, run, saved_run, *gradients_of_run)
             starts = run.first_query, run.first_key, run.first_key
             for name, term, start in zip(("query", "key", "value"), terms, starts):
                 gradients[name] = add_at(gradients[name], term, start)
@@ -295,9 +299,9 @@ class _Group:
 
 
 def _unit(d):
-    """Returns a vector o for each vector d for which `d·o` is 1, or 0 for zeros.
+    """Returns vectors o with `d·o = 1`, or zeros where d is zero.
 
-    Where the gradients of outputs are zeros, those of weights by id and log-sums are zeros too.
+    The latter assumes that the gradients of weights by id and log-sums are zero where d is zero.
     """
     return ops.sign(d) / (ops.sum(ops.abs(d), axis=-1, keepdims=True) + SMALLEST)
 

@@ -1,13 +1,16 @@
-"""The products with tables, and the contract of attention algorithms, which know no tables.
+"""Scores and weights by relative id, for attention algorithms that get no tables.
 
-An algorithm gets scores by relative id and returns weights by relative id:
+An algorithm with `reads_tables=False` in `dispatch.TABLE` gets and returns:
 
-    z[t, r]   score of query t for the keys with relative id r: row t of `query·key_tableᵀ`
-    w[t, r]   sum of the weights of query t for the keys with id r, after dropout
-    L[t]      log-sum-exp of the scores of query t, before dropout
+    scores by id   z[t, r]   product of query t and row r of the key table
+    weights by id  w[t, r]   sum of the weights of query t for the keys with id r, after dropout
+    log-sum-exp    L[t]      of the scores of query t, before dropout
 
-The products with both tables are computed here and differentiated by the backend. Gradients of
-algorithms therefore have no case for tables per head, an absent table, or queries of their own.
+The products with both tables are computed here, and differentiated by the backend. The gradient of
+such an algorithm therefore does not depend on tables: whether there are any, whether each head has
+its own, and which queries the key table is multiplied with (`relative_query`).
+
+`differentiate` is also used by algorithms that read tables.
 """
 
 import dataclasses
@@ -53,7 +56,7 @@ def attend_by_scores(algorithm, call):
     """
     if call.key_table is None and call.value_table is None:
         return algorithm(call)
-    call, scores = _with_rows_of_all_ids(call), None
+    call, scores = _with_least_distances(call), None
     if call.key_table is not None:
         scores = scores_by_id(call.table_query, call.key_table)
     results = algorithm(
@@ -73,11 +76,10 @@ def attend_by_scores(algorithm, call):
     return results._replace(outputs=outputs, weights_by_id=None)
 
 
-def _with_rows_of_all_ids(call):
-    """Returns a call whose tables have the rows that algorithms expect.
+def _with_least_distances(call):
+    """Returns an equivalent call whose distances are at least 1, or right = 0 if causal.
 
-    Both distances are at least 1, which repeats rows. Causal attention has no keys to the right,
-    and the distance 0.
+    End rows are repeated. In causal attention, rows of keys after the query are dropped.
     """
     distances = call.distances
     if distances is None or call.ids_rank is not None:

@@ -16,7 +16,7 @@ from t2t_relpos.backend import keras_ops
 
 
 def is_portable():
-    # Not the default, which searches the call stack: torch.compile can't trace it.
+    # `keras_ops.is_portable` searches the call stack, which torch.compile can't trace.
     is_exporting = torch.onnx.is_in_onnx_export() or torch.compiler.is_exporting()
     return _is_in_portable() or is_exporting or torch.jit.is_tracing()
 
@@ -104,7 +104,7 @@ class _Call(NamedTuple):
         return not self.numbers and all(type(size) is int for x in self.tensors for size in x.shape)
 
     def with_known_sizes(self):
-        """Returns the call for the sizes and numbers that the graph is traced with."""
+        """Returns the call with ints as sizes, so that the graph is for these sizes only."""
         views = [x.view([int(size) for size in x.shape]) for x in self.tensors]
         tensors = self.tensors if self.has_known_sizes else views
         return self._replace(tensors=tensors, numbers=list(map(int, self.numbers)))
@@ -129,7 +129,7 @@ class _Call(NamedTuple):
 
 
 def _as_json(number):
-    """Returns the number of a scalar of NumPy, or of a rate that torch.compile made unknown."""
+    """Returns the Python number of a NumPy scalar, or of a dropout rate that is a `SymFloat`."""
     return float(number) if isinstance(number, torch.SymFloat) else number.item()
 
 
@@ -173,14 +173,14 @@ def _recording():
 
 
 def _define_operations(function, shapes):
-    """Returns the operations of PyTorch that compute a function of dicts, and its gradients.
+    """Returns two operations of PyTorch: a function of dicts, and its gradients.
 
-    The first one returns the results. If a tensor needs a gradient, a key follows, which has the
-    record of the results as an attribute. Where PyTorch copied the key, the second one computes the
-    results again.
+    The first one returns the results. If a tensor needs a gradient, an empty tensor follows, the
+    handle: its attribute `record` has the recorded results. If PyTorch copied the handle, the
+    attribute is lost, and the second one computes the results again.
     """
     name = f"t2t_relpos::{function.__name__.lstrip('_')}"
-    call = "Tensor[] tensors, SymInt[] numbers, str others, bool[] needed"
+    arguments = "Tensor[] tensors, SymInt[] numbers, str others, bool[] needed"
 
     def forward(tensors, numbers, others, needed):
         call = _Call(tensors, numbers, others)
@@ -188,41 +188,41 @@ def _define_operations(function, shapes):
             with torch.no_grad():
                 return [x.contiguous() for x in call.run(function)]
         record = _Recorded.from_call(call, function, needed)
-        key = _new_key()
-        key.record = record
+        handle = _new_handle()
+        handle.record = record
         # Compiled code may write into the results, whose values the record needs.
         return [
             *(x.detach().clone(memory_format=torch.contiguous_format) for x in record.results),
-            key,
+            handle,
         ]
 
     def shapes_of_forward(tensors, numbers, others, needed):
         args = _Call(tensors, numbers, others).arguments()
         results = [args[0]["query"].new_empty(shape) for shape in shapes(*args)]
-        return [*results, _new_key()] if any(needed) else results
+        return [*results, _new_handle()] if any(needed) else results
 
-    def backward(tensors, numbers, others, needed, key, d_results):
-        record = getattr(key, "record", None)
+    def backward(tensors, numbers, others, needed, handle, d_results):
+        record = getattr(handle, "record", None)
         if record is None:
             record = _Recorded.from_call(_Call(tensors, numbers, others), function, needed)
         return [x.contiguous() for x in record.gradients(d_results)]
 
-    def shapes_of_backward(tensors, numbers, others, needed, key, d_results):
+    def shapes_of_backward(tensors, numbers, others, needed, handle, d_results):
         return [x.new_empty(x.shape) for x, each in zip(tensors, needed) if each]
 
     return (
-        _define(name, f"({call}) -> Tensor[]", forward, shapes_of_forward),
+        _define(name, f"({arguments}) -> Tensor[]", forward, shapes_of_forward),
         _define(
             f"{name}_backward",
-            f"({call}, Tensor key, Tensor?[] d_results) -> Tensor[]",
+            f"({arguments}, Tensor handle, Tensor?[] d_results) -> Tensor[]",
             backward,
             shapes_of_backward,
         ),
     )
 
 
-def _new_key():
-    # On the CPU, so that CUDA graphs, which run no code of Python again, leave it out.
+def _new_handle():
+    # On the CPU: CUDA graphs skip such operations, and a replay would not set `record`.
     return torch.empty(0, device="cpu")
 
 
@@ -239,15 +239,15 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx, forward, backward, numbers, others, *tensors):
         needed = list(ctx.needs_input_grad[4:])
-        *results, key = forward(list(tensors), numbers, others, needed)
+        *results, handle = forward(list(tensors), numbers, others, needed)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors, key)
+        ctx.save_for_backward(*tensors, handle)
         ctx.call = backward, numbers, others, needed
         return tuple(results)
 
     @staticmethod
     def backward(ctx, *d_results):
         backward, numbers, others, needed = ctx.call
-        *tensors, key = ctx.saved_tensors
-        gradients = iter(backward(tensors, numbers, others, needed, key, list(d_results)))
+        *tensors, handle = ctx.saved_tensors
+        gradients = iter(backward(tensors, numbers, others, needed, handle, list(d_results)))
         return None, None, None, None, *(next(gradients) if each else None for each in needed)
