@@ -34,13 +34,17 @@ def prepare():
 def write_line(line: str, stream: TextIO | None = None):
     """Writes a line to `stream`, above the progress bar if there is one, or loses it.
 
-    Default: the standard output.
+    Default: the standard output. If its reader has exited, all further lines are lost.
     """
     from tqdm import tqdm
 
+    stream = sys.stdout if stream is None else stream
     with contextlib.suppress(OSError):
-        tqdm.write(line, file=stream or sys.stdout)
-        (stream or sys.stdout).flush()
+        try:
+            tqdm.write(line, file=stream)
+            stream.flush()
+        except BrokenPipeError:
+            flush_or_discard(stream)
 
 
 def report(*lines: str):
