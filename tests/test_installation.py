@@ -54,22 +54,22 @@ def test_every_module_is_imported(run_installed):
     run_installed("-c", IMPORTS)
 
 
-def test_messages_name_the_programs_as_they_are_started(run_installed):
+def test_commands_in_messages_work_in_the_installed_package(run_installed):
     module = "t2t_relpos.trainer"
-    # absl exits with 1 after --help.
-    help_text = run_installed("relpos-train", "--help", returncode=1).stdout
-    assert "    relpos-train --preset=tiny" in help_text and "python -m" not in help_text
-    help_text = run_installed("-m", f"{module}.train", "--help", returncode=1).stdout
-    assert f"    python -m {module}.train --preset=tiny" in help_text
+    for program in (("relpos-train",), ("-m", f"{module}.train")):
+        # absl exits with 1 after --help.
+        help_text = run_installed(*program, "--help", returncode=1).stdout
+        assert f"    python -m {module}.train --preset=tiny" in help_text
     programs = run_installed("-m", module).stdout
     assert programs.startswith(f"Start a program with `python -m {module}.NAME`.")
 
     error = run_installed("relpos-translate", "--saved_model=absent", returncode=1).stderr
-    assert error.startswith("relpos-translate: Expected the directory of a SavedModel")
-    assert error.endswith("Write one with `relpos-export`.\n")
+    error = error.splitlines()[-1]  # TensorFlow's import prints lines before.
+    assert error.startswith("trainer.translate: Expected the directory of a SavedModel")
+    assert error.endswith(f"Write one with `python -m {module}.export`.")
     error = run_installed("relpos-translate", "--model_dir=absent", returncode=1).stderr
-    assert error.startswith("relpos-translate: Expected flags of relpos-translate.")
-    assert "run `relpos-export --model_dir=...`" in error
+    assert error.startswith("trainer.translate: Expected flags of trainer.translate.")
+    assert f"run `python -m {module}.export --model_dir=...`" in error
 
 
 def test_console_script_trains(run_installed):

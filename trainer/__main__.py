@@ -3,12 +3,10 @@
 python -m trainer
 """
 
-import contextlib
 import importlib
 import sys
 
-from . import streams
-from .errors import PROGRAMS, as_started
+from .errors import PROGRAMS, as_installed, errors_as_exit_codes
 
 
 def main(argv: list[str]):
@@ -16,15 +14,14 @@ def main(argv: list[str]):
     if argv[1:] not in ([], ["--help"]):
         sys.exit(
             f"{__package__}: Expected no arguments. Received: {argv[1]!r}. "
-            + as_started("Start a program with `python -m trainer.NAME`.")
+            + as_installed("Start a program with `python -m trainer.NAME`.")
         )
     lines = ["Start a program with `python -m trainer.NAME`. Its flags are listed by --help.", ""]
     for name in PROGRAMS:
         help_text = importlib.import_module(f"{__package__}.{name}").__doc__
         lines.append(f"  {name:20}{help_text.splitlines()[0]}")
-    with contextlib.suppress(BrokenPipeError):
-        print(as_started("\n".join(lines)))
-    streams.flush_or_discard(sys.stdout)
+    with errors_as_exit_codes(__package__):
+        print(as_installed("\n".join(lines)))
 
 
 if __name__ == "__main__":

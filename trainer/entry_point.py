@@ -11,15 +11,13 @@ import logging
 import os
 import runpy
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from absl import app, flags
 from absl import logging as absl_logging
 
-from . import errors, streams
-from .errors import PROGRAMS, as_started, errors_as_exit_codes, printing_results
+from .errors import PROGRAMS, as_installed, errors_as_exit_codes
 
 # The flags belong to the program that defines them, so that its --help lists them.
 flags.disclaim_key_flags()
@@ -67,7 +65,7 @@ def define_flag(
     values: flags.FlagValues, name: str, flag_type: type, help: str, default=None, **options
 ):
     """Defines a flag by its type, a key of `_DEFINE`. `options` are those of absl, or `choices`."""
-    help = as_started(help)
+    help = as_installed(help)
     choices = options.pop("choices", None)
     if choices:
         flags.DEFINE_enum(name, default, choices, help, flag_values=values, **options)
@@ -82,9 +80,8 @@ def parse_flags(argv: list[str]) -> list[str]:
     """
     # absl prints this text for --help.
     program = sys.modules["__main__"]
-    program.__doc__ = as_started(program.__doc__ or "")
-    # The reader of `--help` may exit early.
-    with streams.as_results():
+    program.__doc__ = as_installed(program.__doc__ or "")
+    with errors_as_exit_codes(_name(argv)):
         try:
             return flags.FLAGS(argv)
         except flags.UnrecognizedFlagError as error:
@@ -93,9 +90,12 @@ def parse_flags(argv: list[str]) -> list[str]:
             return app.parse_flags_with_usage(argv)  # Prints the error.
 
 
+def _name(argv):
+    return f"trainer.{Path(argv[0]).stem}"
+
+
 def _describe_unknown(flag, argv):
     """Returns the error of a flag that a program does not have."""
-    program = Path(argv[0]).stem
     own = [own.name for own in flags.FLAGS.get_flags_for_module(argv[0])]
     similar = _most_similar(flag, own)
     others = [name for name in PROGRAMS if flag in _flags_of(name)]
@@ -103,8 +103,8 @@ def _describe_unknown(flag, argv):
     if remedy is None:
         remedy = f"It is a flag of {', '.join(others)}. " if others else ""
         remedy += f"Did you mean --{similar}?" if similar else "Flags are listed by --help."
-    name = f"trainer.{program}"
-    return as_started(f"{name}: Expected flags of {name}. Received: --{flag}. {remedy}")
+    name = _name(argv)
+    return as_installed(f"{name}: Expected flags of {name}. Received: --{flag}. {remedy}")
 
 
 def _most_similar(flag, names):
@@ -129,21 +129,17 @@ def run(
 ):
     """Imports TensorFlow and runs a program, with `errors_as_exit_codes`.
 
-    The program completes its files although its lines can't be printed: see `printing_results`. A
-    standard error that can't be written is ignored. `argv` is the command line without its flags.
+    `argv` is the command line without its flags.
     """
     reject_arguments(argv)
-    with streams.as_logs("stderr"), printing_results(name):
-        # An output of `translate` whose reader has exited is no error.
-        with errors_as_exit_codes(name), contextlib.suppress(BrokenPipeError):
-            import_tensorflow()
-            program(values)
+    with errors_as_exit_codes(name):
+        import_tensorflow()
+        program(values)
 
 
 def run_console_script():
     """Runs the program of the console script relpos-NAME, as `python -m trainer.NAME` does."""
     name = Path(sys.argv[0]).stem.removeprefix("relpos-").replace("-", "_")
-    errors.set_console_script()
     # With --help, absl lists the flags of the module __main__.
     runpy.run_module(f"{__package__}.{name}", run_name="__main__", alter_sys=True)
 
@@ -155,35 +151,14 @@ def reject_arguments(argv: list[str]):
 
 
 def import_tensorflow():
-    """Imports TensorFlow, initializes its GPUs, and hides the messages that this prints.
+    """Imports TensorFlow with few messages. `--verbosity=1` on the command line shows all.
 
-    The messages are printed if the import fails, or with `--verbosity=1` on the command line.
     Warnings that programs log later have the format `LEVEL: message`.
     """
     # absl's default format starts with a time, a thread id and a line of code.
     absl_logging.get_absl_handler().setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
-    if "tensorflow" in sys.modules or {"--verbosity=1", "-v=1"} & set(sys.argv):
-        return
     # At level 2, oneDNN logs an error when it falls back to another implementation for int64.
-    if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") == "2":
-        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    with _buffered_stderr():
-        import tensorflow as tf
-
-        tf.config.list_physical_devices("GPU")
-
-
-@contextlib.contextmanager
-def _buffered_stderr() -> Iterator[None]:
-    """Discards everything written to file descriptor 2, or prints it if the block raises."""
-    sys.stderr.flush()
-    with tempfile.TemporaryFile() as buffer, os.fdopen(os.dup(2), "wb") as stderr:
-        os.dup2(buffer.fileno(), 2)
-        try:
-            yield
-        except BaseException:
-            buffer.seek(0)
-            stderr.write(buffer.read())
-            raise
-        finally:
-            os.dup2(stderr.fileno(), 2)
+    if not {"--verbosity=1", "-v=1"} & set(sys.argv):
+        if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") == "2":
+            os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    import tensorflow  # noqa: F401

@@ -25,7 +25,6 @@ vocabulary and per word:
 import dataclasses
 import functools
 import math
-import sys
 from collections.abc import Callable
 
 from absl import app, flags
@@ -227,14 +226,12 @@ def _write_output(path, hypotheses):
 
 def _evaluate(label, corpus, translate, values):
     """Returns the `Evaluation` of a test set, and reports its text on the standard error."""
-    for line in _describe(label, corpus, translate, values.bleu_tokenize):
-        print(line, file=sys.stderr, flush=True)
+    streams.report(*_describe(label, corpus, translate, values.bleu_tokenize))
     result = evaluate(translate, corpus, values.batch_size, values.bleu_tokenize)
     if result.truncated:
-        print(
+        streams.report(
             f"warning: {result.truncated} sentences of {label} were truncated to the maximum "
-            "input length of the model.",
-            file=sys.stderr,
+            "input length of the model."
         )
     return result
 
@@ -245,7 +242,7 @@ def _compare(models, test_sets, values):
     for model in models:
         translate = _load(values, model)
         for label, corpus in test_sets.items():
-            print(f"{model}:", file=sys.stderr, flush=True)
+            streams.report(f"{model}:")
             result = _evaluate(label, corpus, translate, values)
             systems[label][model] = result.hypotheses
     for label, corpus in test_sets.items():
@@ -290,7 +287,7 @@ def _perplexities(path, corpus, label, values):
     used, too_long = np.flatnonzero(are_used), int(are_too_long.sum())
     report = f"{label} data: {len(pairs)} texts, {len(pairs) - len(used) - too_long} blank"
     report += f", {too_long} with more tokens than the model has positions" if too_long else ""
-    print(f"{report}.", *describe_sides(pairs.counts), sep="\n", file=sys.stderr, flush=True)
+    streams.report(f"{report}.", *describe_sides(pairs.counts))
     if not len(used):
         raise ValueError("Expected a text to evaluate. Received: none. Give another --text.")
     batch_tokens = values.batch_size * _TOKENS_PER_SENTENCE
@@ -324,9 +321,10 @@ def _run(values):
     results = {}
     for label, corpus in test_sets.items():
         results[label] = result = _evaluate(label, corpus, translate, values)
-        # Before the translations, which may not be writable.
-        print(f"{label} BLEU = {result.score.value:.2f}", flush=True)
-        _write_output(values.output, result.hypotheses)
+        try:
+            _write_output(values.output, result.hypotheses)
+        finally:  # The score took longer than the file, which may not be writable.
+            print(f"{label} BLEU = {result.score.value:.2f}", flush=True)
     print(result.score.signature)
     for label, result in results.items():
         for name in values.metrics:

@@ -17,10 +17,11 @@ from pathlib import Path
 from absl import app, flags, logging
 
 from . import entry_point, setting_flags
-from .errors import as_started
+from .errors import as_installed
 from .model_dir import LANGUAGE_MODEL, ModelDirectory
 from .serving.generation_settings import SAMPLERS, GenerationSettings
 from .serving.translation_settings import TranslationSettings, longest_input
+from .streams import report
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
@@ -129,7 +130,7 @@ def _run(values):
     # Without this, TensorFlow logs the temporary name of the directory.
     tf.get_logger().setLevel("WARNING")
     if values.jit_compile:
-        print("--jit_compile is ignored: searches of exported models are not compiled.")
+        report("--jit_compile is ignored: searches of exported models are not compiled.")
     model_dir = ModelDirectory.open(values.model_dir)
     settings = _settings(values, model_dir)
     directory = _destination(values)
@@ -142,7 +143,8 @@ def _run(values):
         return
     print(f"Sentences of more than {settings.max_input_length:,} tokens are truncated.")
     saved_model = shlex.quote(f"--saved_model={directory}")
-    print(as_started("Translate with it: python -m trainer.translate"), saved_model, "< source.txt")
+    command = as_installed("python -m trainer.translate")
+    print(f"Translate with it: {command} {saved_model} < source.txt")
 
 
 main = functools.partial(entry_point.run, "trainer.export", _run)

@@ -15,6 +15,7 @@ from absl import app, flags
 from . import entry_point
 from .model_dir import LANGUAGE_MODEL, TRANSLATION, ModelDirectory
 from .recipes import training_settings
+from .streams import write_line
 
 _RELATIVE_V2_TABLE = "_relative_v2/key_relative_embeddings"
 _SOURCE_TABLE = re.compile(r"symbol_modality_(\d+)_\d+/input_emb/weights_0$")
@@ -252,7 +253,7 @@ def _architecture(hparams, arrays, vocab_size, target_space_id, language_model):
         tables = (a for name, a in arrays.items() if name.endswith(_RELATIVE_V2_TABLE))
         if (table := next(tables, None)) is not None:
             hparams["max_relative_position"] = length = table.shape[-2]
-            print(f"max_relative_position = {length} (the length of the checkpoint's tables)")
+            write_line(f"max_relative_position = {length} (the length of the checkpoint's tables)")
     source_sizes = (int(match[1]) for match in map(_SOURCE_TABLE.search, arrays) if match)
     config = config_from_hparams(
         hparams,
@@ -276,7 +277,7 @@ def _write(directory, model, tokenizers, hparams, model_kind):
 def _run(values):
     prefix = find_checkpoint(values.checkpoint)
     if prefix != values.checkpoint:
-        print(f"Newest checkpoint of {values.checkpoint}: {prefix}")
+        write_line(f"Newest checkpoint of {values.checkpoint}: {prefix}")
     names = "hparams_set hparams target_space_id vocab vocab_size source_vocab language_model"
     config = import_checkpoint(
         prefix, values.model_dir, **{name: values[name].value for name in names.split()}

@@ -12,8 +12,9 @@ import os
 
 from absl import app, flags
 
-from . import config, entry_point, errors, streams
+from . import config, entry_point, errors
 from .config import RunConfig
+from .streams import write_line
 
 _NAME = "trainer.train"
 
@@ -31,18 +32,13 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
 def train(config: RunConfig):
     """Trains a model, or resumes its training.
 
-    Lines that can't be printed do not end training.
+    Lines that can't be printed are lost, and do not end training.
 
     Raises:
         SystemExit: with a message, if the settings, the data or the model directory are invalid,
             a write fails, or the loss is not finite; with a code, if a signal ended the run.
     """
     entry_point.import_tensorflow()
-    with streams.as_logs("stdout", "stderr"):
-        _train(config)
-
-
-def _train(config):
     from .training.callbacks import NotFiniteError
     from .training.strategy import WorkerLostError
     from .training.training_run import TrainingRun
@@ -51,10 +47,10 @@ def _train(config):
         run = TrainingRun(config)
         workers, progress = run.worker_group, _progress(run.step, run.config.train_steps)
         if workers.is_chief:
-            print(f"{run.describe()}\n{progress}", flush=True)
+            write_line(f"{run.describe()}\n{progress}")
         else:
             worker = f"Worker {workers.index} of {workers.size}"
-            print(f"{worker}: {progress} Worker 0 prints the progress.", flush=True)
+            write_line(f"{worker}: {progress} Worker 0 prints the progress.")
     known = NotFiniteError, WorkerLostError
     with errors.errors_as_exit_codes(_NAME, known, run.how_to_resume):
         try:
@@ -64,7 +60,7 @@ def _train(config):
         if run.signal is not None:
             errors.exit_interrupted(_NAME, run.signal, run.how_to_resume())
     if run.worker_group.is_chief:
-        print(run.summary())
+        write_line(run.summary())
 
 
 def dry_run(config: RunConfig):
@@ -74,8 +70,7 @@ def dry_run(config: RunConfig):
         SystemExit: with a message, if the settings, the data or the model directory are invalid, or
             the standard output can't be written.
     """
-    as_exit_codes = errors.errors_as_exit_codes(_NAME, remedy=_how_to_rerun)
-    with errors.printing_results(_NAME), as_exit_codes:
+    with errors.errors_as_exit_codes(_NAME, remedy=_how_to_rerun):
         entry_point.import_tensorflow()
         from .training.dry_run import forecast
 

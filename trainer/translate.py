@@ -169,7 +169,7 @@ def _check(values):
     paths = {name: path for name, path in paths.items() if path is not None}
     streams.check_files(paths)
     for name, path in paths.items():
-        if name != "input" and path != streams.STANDARD:
+        if name != "input":
             atomic_files.check_writable(path)
 
 
@@ -184,10 +184,10 @@ def _warn_of_invalid_bytes(lines):
             if count == 1:
                 received = f"invalid bytes {line[error.start : error.end]!r} in line {number}"
                 warning = f"warning: expected UTF-8 text. Received: {received}, read as U+FFFD."
-                tqdm.write(warning, file=sys.stderr)
+                streams.report(warning)
         yield line
     if count > 1:
-        tqdm.write(f"warning: {count:,} lines are not UTF-8 text.", file=sys.stderr)
+        streams.report(f"warning: {count:,} lines are not UTF-8 text.")
 
 
 def _translate_stream(values, source, call):
@@ -196,27 +196,23 @@ def _translate_stream(values, source, call):
     lines = _warn_of_invalid_bytes(streams.lines(source, values.input))
     window = 1 if is_typed else values.window
     formatters = _line_formatters(values)
-    with streams.writing([values[name].value for name in formatters]) as files:
+    with streams.writing([values[name].value for name in formatters]) as write:
         number, start = 0, time.monotonic()
         with progress_bar(source, values.output) as bar:
             translate = with_progress(call, bar)
             for translations in translate_lines(translate, lines, values.batch_size, window):
                 number += 1
-                for file, format_line in zip(files, formatters.values()):
-                    file.write(format_line(number, translations))
+                texts = [line_of(number, translations) for line_of in formatters.values()]
+                write(texts, flush=number % window == 0)
                 if translations[0].truncated:
                     warning = f"warning: line {number} was truncated to the maximum input length"
-                    tqdm.write(f"{warning} of the model.", file=sys.stderr)
+                    streams.report(f"{warning} of the model.")
                 if not translations[0].complete:
                     warning = f"warning: the translation of line {number} was cut at the maximum"
-                    tqdm.write(f"{warning} length of the output.", file=sys.stderr)
-                if number % window == 0:
-                    for file in files:
-                        file.flush()
+                    streams.report(f"{warning} length of the output.")
         seconds = time.monotonic() - start
     if not is_typed:
-        report = *call.describe(), format_rate(number, seconds)
-        print(*report, sep="\n", file=sys.stderr)
+        streams.report(*call.describe(), format_rate(number, seconds))
 
 
 def _run(values):

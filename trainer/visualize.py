@@ -38,6 +38,7 @@ def _check_flags(values):
 
 
 def _write_page(directory, transformer, values):
+    """Writes the page, and returns a line about it."""
     from t2t_relpos.models.attention_maps import read_table_norms, record_attention_maps
 
     from .attention_page import make_sentence_pair, render_page
@@ -50,10 +51,11 @@ def _write_page(directory, transformer, values):
     page = render_page(config, pair, names, maps, read_table_norms(transformer))
     atomic_files.write_text(values.output, page)
     size = len(page.encode()) / 1e6
-    print(f"Wrote {values.output} ({size:.1f} MB): {pair.source} -> {pair.target}")
+    return f"Wrote {values.output} ({size:.1f} MB): {pair.source} -> {pair.target}"
 
 
 def _write_plots(transformer, folder):
+    """Writes the plots, and returns a line about them."""
     from t2t_relpos.models.attention_maps import KINDS, read_table_norms
 
     from .attention_page import draw_table_norms, render_figures
@@ -69,7 +71,7 @@ def _write_plots(transformer, folder):
     if figures:
         atomic_files.write_text(file, render_figures(figures))
     reason = "the model has no relative-position tables"
-    print(f"Wrote {file}" if figures else f"Skipped {file.name}: {reason}.")
+    return f"Wrote {file}" if figures else f"Skipped {file.name}: {reason}."
 
 
 def _run(values):
@@ -80,10 +82,12 @@ def _run(values):
 
     directory = ModelDirectory.open(values.model_dir, TRANSLATION)
     transformer = checkpoints.load_model(directory, values.checkpoint)
+    lines = []
     if values.output is not None:
-        _write_page(directory, transformer, values)
+        lines.append(_write_page(directory, transformer, values))
     if values.plots is not None:
-        _write_plots(transformer, Path(values.plots))
+        lines.append(_write_plots(transformer, Path(values.plots)))
+    print(*lines, sep="\n")
 
 
 main = functools.partial(entry_point.run, "trainer.visualize", _run)

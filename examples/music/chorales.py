@@ -28,6 +28,7 @@ from absl import app, flags
 from t2t_relpos import CausalLM
 from t2t_relpos.models import TransformerConfig
 from trainer import atomic_files, errors
+from trainer.streams import write_line
 
 VOICES, STEPS_PER_BEAT = 4, 4
 REST, LOWEST_KEY, HIGHEST_KEY = 2, 36, 81
@@ -164,7 +165,7 @@ def format_table(results):
     return "\n".join(lines)
 
 
-@errors.printing_results("music.chorales")
+@errors.errors_as_exit_codes("music.chorales")
 def main(argv):
     unknown = ", ".join(set(FLAGS.positions) - set(POSITIONS))
     if unknown or len(argv) > 1:
@@ -173,18 +174,18 @@ def main(argv):
     folder, results = Path(FLAGS.output_dir), {}
     folder.mkdir(parents=True, exist_ok=True)
     chorales, unused = read_chorales(folder / "chorales.json")
-    print(f"Scores: {len(chorales) + sum(map(len, unused.values()))}")
+    write_line(f"Scores: {len(chorales) + sum(map(len, unused.values()))}")
     for reason, names in unused.items():
-        print(f"Not used, {reason}: {len(names)}")
+        write_line(f"Not used, {reason}: {len(names)}")
     validation = sum(map(is_validation, chorales))
-    print(f"Chorales for training: {len(chorales) - validation}, for validation: {validation}")
+    write_line(f"Chorales for training: {len(chorales) - validation}, for validation: {validation}")
     for seed in FLAGS.seeds:
         for position in FLAGS.positions:
             path = folder / f"{position}-width={FLAGS.width}-steps={FLAGS.steps}-seed={seed}.json"
             if not path.is_file():
                 atomic_files.write_text(path, json.dumps(train(position, int(seed), chorales)))
             result = results[position, seed] = json.loads(path.read_text())
-            print(f"{position}, seed {seed}: {result['loss']:.4f}", flush=True)
+            write_line(f"{position}, seed {seed}: {result['loss']:.4f}")
     print("\nValidation loss per id in nats\n" + format_table(results))
 
 

@@ -6,7 +6,6 @@
 
 import importlib.util
 import os
-import sys
 
 # Must be set before TensorFlow is imported; hides its start-up log.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -19,6 +18,7 @@ from t2t_relpos import CausalLM
 from t2t_relpos.decoding import TopPSampler
 from t2t_relpos.t2t import config_from_hparams, load_t2t_weights, parse_hparams
 from trainer import atomic_files, errors, import_t2t
+from trainer.streams import write_line
 
 FLAGS = flags.FLAGS
 
@@ -54,14 +54,14 @@ def read_primer(path, max_events):
     counts["Events removed at the end (--max_primer)"] = max(0, len(ids) - max_events)
     print_counts(path, counts, len(notes))
     if not ids:
-        print(f"{path}: no notes for a piano, so the performance starts from nothing")
+        write_line(f"{path}: no notes for a piano, so the performance starts from nothing")
     return ids[:max_events]
 
 
 def print_counts(path, counts, num_notes):
     for text, count in {**counts, "Notes": num_notes}.items():
         if count:
-            print(f"{path}: {text}: {count}")
+            write_line(f"{path}: {text}: {count}")
 
 
 def write_picture(path, notes, primer):
@@ -79,23 +79,20 @@ def write_picture(path, notes, primer):
     print(f"Wrote {path}")
 
 
-@errors.printing_results("music.sample")
+@errors.errors_as_exit_codes("music.sample", (ValueError, ImportError))
 def main(argv):
-    try:
-        if FLAGS.picture and importlib.util.find_spec("matplotlib") is None:
-            raise ValueError("--picture needs matplotlib. Run `pip install '.[plots]'`.")
-        primer = read_primer(FLAGS.primer, FLAGS.max_primer) if FLAGS.primer else []
-        model = load_model(FLAGS.checkpoint, FLAGS.hparams_set, FLAGS.hparams)
-        sampler = TopPSampler(1.0, temperature=FLAGS.temperature, seed=FLAGS.seed)
-        prompt = np.array([primer], "int32")
-        (ids,) = model.generate(prompt, sampler, len(primer) + FLAGS.events).tolist()
-        notes, counts = performance.decode(ids)
-        performance.write_midi(FLAGS.output, notes)
-        print_counts(FLAGS.output, counts, len(notes))
-        if FLAGS.picture:
-            write_picture(FLAGS.picture, notes, performance.decode(primer)[0])
-    except (ValueError, OSError, ImportError) as error:
-        sys.exit(f"music.sample: {error}")
+    if FLAGS.picture and importlib.util.find_spec("matplotlib") is None:
+        raise ValueError("--picture needs matplotlib. Run `pip install '.[plots]'`.")
+    primer = read_primer(FLAGS.primer, FLAGS.max_primer) if FLAGS.primer else []
+    model = load_model(FLAGS.checkpoint, FLAGS.hparams_set, FLAGS.hparams)
+    sampler = TopPSampler(1.0, temperature=FLAGS.temperature, seed=FLAGS.seed)
+    prompt = np.array([primer], "int32")
+    (ids,) = model.generate(prompt, sampler, len(primer) + FLAGS.events).tolist()
+    notes, counts = performance.decode(ids)
+    performance.write_midi(FLAGS.output, notes)
+    print_counts(FLAGS.output, counts, len(notes))
+    if FLAGS.picture:
+        write_picture(FLAGS.picture, notes, performance.decode(primer)[0])
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ from examples.paper_tables.variants import EXPERIMENTS, make_variants
 from trainer import atomic_files, errors, setting_flags
 from trainer.config import RunConfig
 from trainer.recipes import RECIPES
+from trainer.streams import write_line
 
 # Flags of `trainer.train` that apply to all variants.
 TRAINING_FLAGS = (
@@ -114,7 +115,7 @@ def _run(argv, values):
         trial.run()
         table = _write_report(experiment, trials, values)
         done = f"{trial.variant.label}, seed {trial.seed}: done"
-        print(f"{experiment} {number}/{len(ordered)}: {done}", flush=True)
+        write_line(f"{experiment} {number}/{len(ordered)}: {done}")
     print(table)
 
 
@@ -123,16 +124,15 @@ def _exit_on_signal(received, frame):
     sys.exit(128 + received)
 
 
-@errors.printing_results("paper_tables")
+def _how_to_resume():
+    return "Rerun the same command to resume."
+
+
+@errors.errors_as_exit_codes("paper_tables", (ValueError, TrialError), _how_to_resume)
 def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
     """Runs the program with parsed flags; `argv[1]` is the experiment."""
     signal.signal(signal.SIGTERM, _exit_on_signal)
-    try:
-        _run(argv, values)
-    except (ValueError, OSError, TrialError) as error:
-        sys.exit(f"paper_tables: {error}")
-    except KeyboardInterrupt:
-        sys.exit("paper_tables: interrupted. Rerun the same command to resume.")
+    _run(argv, values)
 
 
 if __name__ == "__main__":

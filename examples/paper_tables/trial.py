@@ -13,6 +13,7 @@ from pathlib import Path
 from examples.paper_tables.datasets import Dataset
 from examples.paper_tables.variants import Variant
 from trainer import atomic_files
+from trainer.streams import write_line
 from trainer.training.checkpoints import Checkpoints
 
 
@@ -79,7 +80,7 @@ class Trial:
                 f"--train_steps must be at least {steps[-1]}, the last step in {self.model_dir}, "
                 f"got {self.settings['train_steps']}. Increase it or choose another --output_dir."
             )
-        print(f"Training {self.variant.label}, seed {self.seed}: {self.folder}", flush=True)
+        write_line(f"Training {self.variant.label}, seed {self.seed}: {self.folder}")
         self._run(self.training_command(), lock)
 
     def _translate(self, split, lock):

@@ -52,10 +52,7 @@ def main(_):
     splits = data.read_examples(FLAGS.source)
     print("Examples:", ", ".join(f"{len(splits[split])} {split}" for split in splits))
     vocabulary = data.make_vocabulary(splits["train"])
-    lines = [
-        f"| {name} | {100 * accuracy:.1f} |"
-        for name, accuracy in data.baseline_accuracies(splits["test"]).items()
-    ]
+    lines = []
     for kind in models.ATTENTION:
         values = [train(kind, int(seed), splits, vocabulary) for seed in FLAGS.seeds]
         cells = " | ".join(f"{value:.1f}" for value in [*values, np.mean(values)])

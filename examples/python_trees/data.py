@@ -140,15 +140,3 @@ def permute_variables(names, answers, rng):
         FIRST_VARIABLE + numbers[examples, names[examples, nodes] - FIRST_VARIABLE]
     )
     return numbers[np.arange(len(answers)), answers]
-
-
-def baseline_accuracies(examples):
-    """Returns the accuracies of a random variable, the last before the hole, and the commonest."""
-    rows = []
-    for example in examples:
-        mentions = [v for v in example.variables if v >= 0]
-        before = [v for v in example.variables[: example.hole] if v >= 0]
-        nearest = before[-1] if before else mentions[0]
-        frequent = collections.Counter(mentions).most_common(1)[0][0]
-        rows.append((1 / len(set(mentions)), nearest == example.answer, frequent == example.answer))
-    return dict(zip(("chance", "nearest before", "most frequent"), np.mean(rows, axis=0).tolist()))

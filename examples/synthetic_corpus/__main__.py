@@ -21,19 +21,17 @@ def write_split(folder, split, size=None):
         atomic_files.write_text(Path(folder) / f"{split}.{language}", "\n".join(lines) + "\n")
 
 
-@errors.printing_results("synthetic_corpus")
+@errors.errors_as_exit_codes("synthetic_corpus")
 def main(argv):
     """Runs the program; `argv[1]` is the folder."""
     if len(argv) != 2:
         sys.exit(f"Expected one argument, a folder for the files. Received: {len(argv) - 1}.")
     folder = Path(argv[1])
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for split, size in SPLITS.items():
-            write_split(folder, split)
-            print(f"{folder / split}.en, .de: {size} sentence pairs", flush=True)
-    except OSError as error:
-        sys.exit(f"synthetic_corpus: Can't write to {folder}: {error.strerror}.")
+    folder.mkdir(parents=True, exist_ok=True)
+    for split in SPLITS:
+        write_split(folder, split)
+    for split, size in SPLITS.items():
+        print(f"{folder / split}.en, .de: {size} sentence pairs")
 
 
 if __name__ == "__main__":

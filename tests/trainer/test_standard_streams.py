@@ -1,63 +1,26 @@
-"""Tests of programs whose standard streams are closed, fail, or can't encode a character."""
+"""Tests of programs whose standard streams are closed or full, and of lines of text."""
 
 import contextlib
 import errno
 import io
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 from programs import Program
-from subprocesses import run_python
+from subprocesses import environment, run_python
 
-from trainer import atomic_files, entry_point, evaluate, streams, train
+from trainer import entry_point, evaluate, streams, train
 from trainer.serving import model_versions
 from trainer.serving.translator import Translation
 from trainer.training import dry_run
 
-
-class Failing(io.StringIO):
-    """A stream without space."""
-
-    encoding = "ascii"
-
-    def write(self, text):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    flush = lambda self: self.write("")
-
-
-def test_log_loses_lines_with_one_warning(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdout", Failing())
-    with streams.as_logs("stdout", "stderr"):
-        for _ in range(3):
-            print("lost", flush=True)
-        assert sys.stdout.encoding == "ascii"
-    assert isinstance(sys.stdout, Failing)
-    assert capsys.readouterr().err == (
-        "warning: can't write to the standard output: No space left on device. The program "
-        "continues.\n"
-    )
-
-
-@pytest.mark.parametrize("name", ["stdout", "stderr"])
-@pytest.mark.parametrize("stream", [Failing(), "closed"])
-def test_log_without_a_working_stream(monkeypatch, name, stream):
-    if stream == "closed":
-        stream = io.StringIO()
-        stream.close()
-    monkeypatch.setattr(sys, name, stream)
-    with streams.as_logs("stdout", "stderr"):
-        print("lost", file=getattr(sys, name), flush=True)
-
-
-def test_log_escapes_characters_that_it_can_not_encode(monkeypatch):
-    written = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
-    with streams.as_logs("stdout"):
-        print("größe \udcff")
-    assert written.getvalue() == b"gr\\xf6\\xdfe \\udcff\n"
+FULL = (
+    r"Expected a file that can be read or written. Received: the standard output \(No space left "
+    r"on device\)\. Free space"
+)
 
 
 @pytest.mark.parametrize(
@@ -83,36 +46,6 @@ def test_errors_of_files_are_one_line(error, message):
         entry_point.run("trainer.any", fail, ["any"])
 
 
-FULL = (
-    "Expected the standard output to be writable. Received: No space left on device. The program "
-    "has completed, and its output is above, on the standard error."
-)
-
-
-@pytest.mark.parametrize("flush", [False, True])
-def test_lines_that_a_full_standard_output_lost_are_printed(monkeypatch, capsys, flush):
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(Full())))
-
-    def program(values):
-        print("one", 1, flush=flush)
-        print("two", end="", flush=flush)
-
-    with pytest.raises(SystemExit, match=f"^trainer.any: {FULL}$"):
-        entry_point.run("trainer.any", program, ["any"])
-    assert capsys.readouterr().err == "one 1\ntwo"
-
-
-class Full(io.RawIOBase):
-    def writable(self):
-        return True
-
-    def write(self, data):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def close(self):
-        """Does not flush."""
-
-
 @pytest.fixture(params=["full", "without a reader"])
 def unwritable(request):
     """Returns a stream that can't be written."""
@@ -126,41 +59,67 @@ def unwritable(request):
         stream.close()
 
 
+def ends(stream):
+    """Asserts that a block ends the program with an error if the stream is full, or with code 0."""
+    return pytest.raises(SystemExit, match=FULL if stream.name == "/dev/full" else "^0$")
+
+
+@pytest.mark.parametrize("length", [1, 100_000])
+@pytest.mark.parametrize("flush", [False, True])
+def test_program_ends_at_its_results_if_they_can_not_be_printed(unwritable, length, flush):
+    """The error is raised by `print`, or when the program ends."""
+    with contextlib.redirect_stdout(unwritable), ends(unwritable):
+        entry_point.run("trainer.any", lambda _: print("x" * length, flush=flush), ["any"])
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_process_without_a_reader_of_its_output_has_no_traceback(stream):
+    code = f"print('a line', file=sys.{stream}); sys.{stream}.flush()"
+    if stream == "stderr":
+        code = "streams.report('a line')"
+    program = (
+        "import sys; from trainer import errors, streams\n"
+        f"with errors.errors_as_exit_codes('any'): {code}; sys.stdout.write('the result')"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    other = {"stdout": "stderr", "stderr": "stdout"}[stream]
+    done = run_python("-c", program, capture_output=False, **{stream: writer, other: -1})
+    os.close(writer)
+    assert getattr(done, other) == ("" if stream == "stdout" else "the result")
+
+
 def test_help_without_a_writable_standard_output_has_no_traceback(unwritable):
     options = {"capture_output": False, "stdout": unwritable, "stderr": subprocess.PIPE}
-    done = run_python("-m", "trainer.average", "--help", returncode=1, **options)
-    assert "Traceback" not in done.stderr
-    assert ("--output_dir" in done.stderr) == (unwritable.name == "/dev/full")
+    options |= {"env": environment(PYTHONUNBUFFERED="1")}
+    is_full = unwritable.name == "/dev/full"
+    done = run_python("-m", "trainer.average", "--help", returncode=int(is_full), **options)
+    assert re.fullmatch(f"trainer.average: {FULL}.*\n" if is_full else "", done.stderr)
 
 
 def translate_text(texts):
     return [Translation(text, 0.0, False) for text in texts]
 
 
-@pytest.mark.parametrize("program", [evaluate, train])
-def test_files_are_written_although_the_standard_output_can_not_be(
-    program, unwritable, monkeypatch, tmp_path, capsys
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_files_are_written_although_a_standard_stream_can_not_be(
+    stream, unwritable, monkeypatch, tmp_path, capsys
 ):
-    """As with `> /dev/full` and `| true`."""
+    """As with `> /dev/full`, `| true` and `2>&1 | true`."""
     monkeypatch.setattr(model_versions, "load", lambda *_: translate_text)
-    monkeypatch.setattr(dry_run, "forecast", lambda _: "forecast")
     text, output = tmp_path / "text", tmp_path / "output"
     text.write_text("a line with four words\n")
-    arguments, line = {
-        evaluate: (
-            ["--saved_model=any", f"--source={text}", f"--target={text}", f"--output={output}"],
-            "test BLEU = 100.00\n",
-        ),
-        train: (["--dry_run", "--preset=tiny", "--data=any", "--model_dir=new"], "forecast\n"),
-    }[program]
-    is_full = unwritable.name == "/dev/full"
-    with contextlib.redirect_stdout(unwritable):
-        if is_full:
-            Program(program).fails(f"{FULL}$", *arguments)
-        else:
-            Program(program)(*arguments)
-    assert output.exists() == (program is evaluate)
-    assert (line in capsys.readouterr().err) == is_full
+    monkeypatch.setattr(sys, stream, unwritable)
+    with ends(unwritable) if stream == "stdout" else contextlib.nullcontext():
+        Program(evaluate)("--saved_model=any", source=text, target=text, output=output)
+    assert output.read_text() == text.read_text()
+    assert stream == "stdout" or "test BLEU = 100.00\n" in capsys.readouterr().out
+
+
+def test_dry_run_without_a_writable_standard_output(unwritable, monkeypatch):
+    monkeypatch.setattr(dry_run, "forecast", lambda _: "forecast")
+    with contextlib.redirect_stdout(unwritable), ends(unwritable):
+        Program(train)("--dry_run", "--preset=tiny", "--data=any", "--model_dir=new")
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -172,31 +131,10 @@ def test_outputs_of_one_of_which_the_reader_has_exited(tmp_path, unwritable, num
     elif number == 1:
         expected = pytest.raises(BrokenPipeError)
     redirected = contextlib.redirect_stdout(unwritable)
-    with redirected, expected, streams.writing(paths) as files:
+    with redirected, expected, streams.writing(paths) as write:
         for _ in range(2):
-            for file in files:
-                file.write(b"line\n")
-                file.flush()
+            write([b"line\n"] * number, flush=True)
     assert is_full or number == 1 or (tmp_path / "file").read_text() == "line\nline\n"
-
-
-def test_pipe_without_a_reader_is_no_error_of_a_file(tmp_path):
-    reader, writer = os.pipe()
-    os.close(reader)
-    atomic_files.write_text(f"/dev/fd/{writer}", "text")
-    os.close(writer)
-
-
-def test_program_goes_on_without_standard_error(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", Failing())
-    done = []
-
-    def program(values):
-        print("warning", file=sys.stderr)
-        done.append("result")
-
-    entry_point.run("trainer.any", program, ["any"])
-    assert done == ["result"]
 
 
 # Closes standard streams in a new process, which then opens a file.
@@ -217,3 +155,54 @@ with open(sys.argv[1], "w") as file:
 def test_files_do_not_replace_closed_streams(tmp_path):
     run_python("-c", CLOSE, tmp_path / "file", "0", "1", "2")
     assert int((tmp_path / "file").read_text()) > 2
+
+
+def test_characters_that_a_stream_can_not_encode_are_escaped(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    streams.prepare()
+    streams.write_line("größe \udcff")
+    assert written.getvalue() == b"gr\\xf6\\xdfe \\udcff\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [(b"", 0), (b"\n", 1), (b"a", 1), (b"a\nb", 2), (b"a\n\nb\n", 3)]
+)
+def test_count_lines_starts_at_the_current_position(text, count):
+    file = io.BytesIO(b"before\n" + text)
+    file.readline()
+    assert streams.count_lines(file) == count
+    assert file.tell() == 7
+
+
+def test_count_lines_of_a_pipe_returns_none():
+    read, write = os.pipe()
+    os.close(write)
+    with open(read, "rb") as file:
+        assert streams.count_lines(file) is None
+
+
+def test_check_files_rejects_equal_files_and_ignores_devices(tmp_path):
+    streams.check_files({"output": "/dev/null", "tokens": "/dev/null"})
+    same = {"output": f"{tmp_path}/file", "tokens": f"{tmp_path}/./file"}
+    message = "Expected --tokens and --output to be different files. Received: .*/file for both."
+    with pytest.raises(ValueError, match=message):
+        streams.check_files(same)
+    message = "Expected --output without .gz, because outputs are plain text. Received: out.gz."
+    with pytest.raises(ValueError, match=message):
+        streams.check_files({"input": "in.gz", "output": "out.gz"})
+    (tmp_path / "in").write_text("a\n")
+    (tmp_path / "link").symlink_to(tmp_path / "in")
+    with pytest.raises(ValueError, match="Expected --output and --input to be different"):
+        streams.check_files({"input": f"{tmp_path}/in", "output": f"{tmp_path}/link"})
+
+
+def test_errors_of_reading_name_the_input():
+    def read():
+        yield b"a\n"
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    for path, name in (("-", "the standard input"), ("in", "in")):
+        with pytest.raises(OSError, match="Input/output error") as caught:
+            list(streams.lines(read(), path))
+        assert caught.value.filename == name

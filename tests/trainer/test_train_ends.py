@@ -94,17 +94,16 @@ def test_signal_during_an_evaluation(tmp_path, small_run, set_bleu, monkeypatch)
     assert steps(tmp_path) == [2, 3, 4]
 
 
-def test_training_goes_on_if_its_lines_can_not_be_printed(tmp_path, small_run, monkeypatch, capsys):
+def test_training_goes_on_if_its_lines_can_not_be_printed(tmp_path, small_run, monkeypatch):
     """As after `| grep -m1`: the reader of the standard output has gone."""
+    small_run(tmp_path, train_steps=1, evaluate_every=2, **small_run.dev)
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "w") as broken:
         monkeypatch.setattr(sys, "stdout", broken)
         small_run(tmp_path, train_steps=4, log_every=1, evaluate_every=2, **small_run.dev)
-    assert steps(tmp_path) == [2, 4] and (tmp_path / "model.keras").exists()
-    assert [entry["step"] for entry in evaluations(tmp_path)] == [2, 4]
-    warning = "warning: can't write to the standard output: Broken pipe. The program continues.\n"
-    assert capsys.readouterr().err.count(warning) == 1
+    assert steps(tmp_path) == [1, 2, 4] and (tmp_path / "model.keras").exists()
+    assert [entry["step"] for entry in evaluations(tmp_path)] == [1, 2, 4]
 
 
 def test_early_stopping_without_better_bleu(tmp_path, small_run, set_bleu, capfd):

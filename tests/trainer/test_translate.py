@@ -229,7 +229,7 @@ def test_compressed_input_is_decompressed(run_fake, capsys, tmp_path):
     output, _ = run_fake(capsys, [], f"--input={tmp_path / 'in.gz'}", "--window=1")
     assert output == b"A DOG\nTHE\n"
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"a dog\nthe\n")[:-9])
-    message = ".*cut.gz to be a gzip file, because of its suffix. Received: a truncated or corrupt"
+    message = ".*cut.gz to be a gzip file, because of its first bytes. Received: a truncated"
     run.fails(message, "--saved_model=any", f"--input={tmp_path / 'cut.gz'}")
 
 
@@ -273,17 +273,12 @@ def test_unsuitable_files_and_flags_raise(message, arguments, tmp_path, monkeypa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "link"]
 
 
-def test_output_is_written_through_links_and_to_descriptors(run_fake, capsys, tmp_path):
+def test_output_is_written_through_links(run_fake, capsys, tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "out").symlink_to("folder/file")
-    with open(tmp_path / "log", "a") as log:
-        log.write("before\n")
-        log.flush()
-        output, _ = run_fake(capsys, [b"a", b"b"])
-        run_fake(capsys, [b"a", b"b"], f"--output=/proc/self/fd/{log.fileno()}", "--window=1")
+    output, _ = run_fake(capsys, [b"a", b"b"])
     assert output == b"A\nB\n" == (tmp_path / "folder/file").read_bytes()
     assert (tmp_path / "out").is_symlink()
-    assert (tmp_path / "log").read_text() == "before\nA\nB\n"
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, ValueError("stop")])

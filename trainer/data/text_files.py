@@ -1,7 +1,7 @@
 r"""Text files with one sentence per line: the format that all programs read.
 
-A line ends in \n or \r\n. Any other \r is read as a space. Files that are not plain UTF-8 text are
-recognized by their first bytes.
+A line ends in \n or \r\n. Any other \r is read as a space. Files that start like gzip files are
+decompressed.
 """
 
 import atexit
@@ -9,7 +9,6 @@ import contextlib
 import gzip
 import hashlib
 import os
-import re
 import shutil
 import tempfile
 import zlib
@@ -21,24 +20,8 @@ from typing import BinaryIO
 from .corpus import PAIR, TEXT, Corpus, digest
 
 _BLOCK_BYTES = 1 << 20  # Lines of about this size are checked together.
-GZIP = b"\x1f\x8b\x08"
+_GZIP = b"\x1f\x8b"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-# First bytes of other formats, as regular expressions that no line of text matches: description,
-# and the command that converts a file to text.
-_FORMATS = {
-    GZIP: ("a gzip file", "gunzip"),
-    # Size of the blocks, and the first bytes of a block, or of the end of an empty file.
-    rb"BZh[1-9](1AY&SY|\x17rE8P\x90)": ("a bzip2 file", "bunzip2"),
-    b"\xfd7zXZ\x00": ("an xz file", "unxz"),
-    rb"\x28\xb5\x2f\xfd": ("a zstd file", "unzstd"),
-    rb"PK\x03\x04": ("a zip file", "unzip"),
-    # The second line is a comment of bytes that are not ASCII.
-    rb"%PDF-\d\.\d\s*[\r\n]%[\x80-\xff]{2}": ("a PDF file", "pdftotext"),
-    b"\xff\xfe\x00\x00": ("UTF-32", "iconv -f UTF-32 -t UTF-8"),
-    b"\x00\x00\xfe\xff": ("UTF-32", "iconv -f UTF-32 -t UTF-8"),
-    b"\xff\xfe": ("UTF-16", "iconv -f UTF-16 -t UTF-8"),
-    b"\xfe\xff": ("UTF-16", "iconv -f UTF-16 -t UTF-8"),
-}
 
 
 @dataclass(frozen=True)
@@ -65,8 +48,8 @@ class TextCorpus(Corpus):
 def read_text(source: str, target: str) -> TextCorpus:
     """Returns the sentence pairs of text files, after checking the files.
 
-    Files have one sentence per line in UTF-8. Files whose names end in .gz are decompressed. A pipe
-    is copied to a temporary file.
+    Files have one sentence per line in UTF-8, plain or compressed by gzip. A pipe is copied to a
+    temporary file.
 
     Args:
         source: path of the source sentences, or several paths separated by commas.
@@ -74,9 +57,9 @@ def read_text(source: str, target: str) -> TextCorpus:
             translation of line n of the corresponding source file.
 
     Raises:
-        ValueError: if a side is not given; if a file is missing, empty, not in UTF-8, not
-            compressed despite its suffix .gz, or has lines that end in \\r only; or if source and
-            target have different numbers of lines.
+        ValueError: if a side is not given; if a file is missing, empty, not in UTF-8, a corrupt
+            gzip file, or has lines that end in \\r only; or if source and target have different
+            numbers of lines.
     """
     if not source or not target:
         given, missing = ("source", "target") if source else ("target", "source")
@@ -130,25 +113,19 @@ def _copy_pipe(file):
 def open_text(path: str | os.PathLike) -> Iterator[BinaryIO]:
     """Opens a file to read bytes. Files that start like gzip files are decompressed.
 
-    Raises ValueError in the block for a corrupt file, or for other content of a file `.gz`.
+    Raises ValueError in the block for a corrupt gzip file.
     """
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(open(path, "rb"))
-        if _has_gz_suffix(path) or file.peek(len(GZIP)).startswith(GZIP):
+        if file.peek(len(_GZIP)).startswith(_GZIP):
             file = stack.enter_context(gzip.GzipFile(fileobj=file))
         try:
             yield file
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            sign = "suffix" if _has_gz_suffix(path) else "first bytes"
             raise ValueError(
-                f"Expected {path} to be a gzip file, because of its {sign}. Received: a truncated "
-                f"or corrupt file, or another format ({error}). Rename it if it is plain text, or "
-                "compress it again."
+                f"Expected {path} to be a gzip file, because of its first bytes. Received: a "
+                f"truncated or corrupt file ({error}). Compress it again."
             ) from error
-
-
-def _has_gz_suffix(path):
-    return os.fspath(path).lower().endswith(".gz")
 
 
 def read_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -197,21 +174,8 @@ def check_exists(path: str | os.PathLike):
         raise ValueError(f"Expected a text file at {path}. Received: {received}. Check the path.")
 
 
-def check_format(start: bytes, name: str):
-    """Raises ValueError if text starts like a compressed file, or like UTF-16 or UTF-32.
-
-    `start` has at least two lines, if the file has them.
-    """
-    for magic, (received, command) in _FORMATS.items():
-        if re.match(magic, start):
-            raise ValueError(
-                f"Expected UTF-8 text in {name}. Received: {received}. Convert it with: {command}"
-            )
-
-
 def _check_start(file, block):
-    """Checks the first lines of a file: its format, byte order mark, and line ends."""
-    check_format(block, str(file))
+    """Checks the first lines of a file: its byte order mark, and line ends."""
     if block.startswith(_BYTE_ORDER_MARK):
         raise ValueError(
             f"Expected {file} without a byte order mark. Received: a file that starts with one. "

@@ -4,7 +4,6 @@ import contextlib
 import math
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from collections.abc import Callable
 import keras
 
 from ..model_dir import ModelDirectory
-from ..streams import write_line
+from ..streams import report, write_line
 from .checkpoints import Checkpoints
 from .optimizer import LossScale
 
@@ -80,7 +79,7 @@ def _report_signal(reader):
         while number := pipe.read(1):
             if number[0] in _STOP_SIGNALS:
                 name = signal.Signals(number[0]).name
-                print(f"\n{name}: training ends after the current step.", file=sys.stderr)
+                report(f"\n{name}: training ends after the current step.")
                 return
 
 

@@ -29,6 +29,7 @@ from t2t_relpos.models import TransformerConfig
 
 from .. import atomic_files
 from ..model_dir import ModelDirectory
+from ..streams import write_line
 from .training_model import TrainingModel, make_model
 
 FORMAT_VERSION = 3
@@ -399,5 +400,5 @@ def load_model(directory: ModelDirectory, checkpoint: str | int | None = None):
     if checkpoint is None:
         return directory.load_model()
     path = find_checkpoint(directory, checkpoint)
-    print(f"checkpoint {path}", flush=True)
+    write_line(f"checkpoint {path}")
     return make_transformer(directory, read_weights(path))

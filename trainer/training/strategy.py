@@ -12,6 +12,7 @@ from absl import logging
 
 from ..config import RunConfig
 from ..errors import plain_message
+from ..streams import write_line
 from .compiled_steps import xla_error
 
 _EXAMPLE = (
@@ -89,7 +90,7 @@ def make_strategy(name: str, logical_devices: int = 0) -> tf.distribute.Strategy
     if name == "multiworker":
         workers, index = workers_of(os.environ)
         others = f"{index} of {len(workers)} is waiting for the others: {', '.join(workers)}."
-        print(f"Worker {others}", flush=True)
+        write_line(f"Worker {others}")
         return tf.distribute.MultiWorkerMirroredStrategy()
     if logical_devices:
         parts = [tf.config.LogicalDeviceConfiguration()] * logical_devices

@@ -103,7 +103,7 @@ def test_directory_raises(write, tmp_path):
 
 
 EMPTY = "to have one sentence per line. Received: an empty file."
-NOT_GZIP = "to be a gzip file, because of its suffix. Received: a truncated"
+NOT_GZIP = "to be a gzip file, because of its first bytes. Received: a truncated"
 CORRUPT_GZIP = bytearray(gzip.compress(random.Random(1).randbytes(9999).hex().encode()))
 CORRUPT_GZIP[5000:5050] = b"\xff" * 50
 
@@ -128,7 +128,6 @@ ONE, EINS = {"a.en": b"one\n"}, {"a.de": b"eins\n"}
         ),
         ({"a.en.gz": gzip.compress("\ufeffone\n".encode())}, EINS, ".*without a byte order"),
         ({"a.en": b"one\rtwo\r"}, EINS, "lines of .*a.en to end in a line feed. Received:"),
-        ({"plain.gz": b"one\n"}, EINS, f".*plain.gz {NOT_GZIP}"),
         ({"short.gz": gzip.compress(b"one\n")[:-9]}, EINS, f".*short.gz {NOT_GZIP}"),
         ({"corrupt.gz": CORRUPT_GZIP}, EINS, f".*corrupt.gz {NOT_GZIP}"),
     ],
@@ -160,3 +159,25 @@ def test_files_may_be_pipes(tmp_path):
         threading.Thread(target=(tmp_path / name).write_text, args=(text,), daemon=True).start()
     corpus = read_text(str(tmp_path / "source"), str(tmp_path / "target"))
     assert list(corpus) == list(corpus) == [("a", "c"), ("b", "d")]
+
+
+def test_files_are_decompressed_by_their_first_bytes(tmp_path):
+    for name, content in (("plain", gzip.compress(b"one\n")), ("a.gz", b"one\n")):
+        (tmp_path / name).write_bytes(content)
+        assert list(read_one_side(tmp_path / name)) == [("one",)]
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"one\n" * 200 + b"a\0b\n", 201),
+        ("one\n".encode("utf-16-le"), 1),
+        ("犬が走る。\n猫は眠る。\n".encode("utf-16-be"), 1),
+        ("one\n".encode("utf-32-le"), 1),
+    ],
+)
+def test_nul_bytes_raise(tmp_path, content, line):
+    (tmp_path / "nul").write_bytes(content)
+    message = rf"Expected UTF-8 text in .*/nul. Received: a NUL byte in line {line}, as in UTF-16"
+    with pytest.raises(ValueError, match=message):
+        read_one_side(tmp_path / "nul")

@@ -92,7 +92,7 @@ def test_signal_is_reported_before_the_step_ends(number, monkeypatch):
     reports = []
     with StopSignals() as signals:
         record = lambda text: reports.append((text, signals.received))
-        monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=record))
+        monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=record, flush=list))
         # Another thread receives the signal, so that it does not interrupt `sleep`.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, [number])
         threading.Timer(0.05, os.kill, (os.getpid(), number)).start()

@@ -1,12 +1,23 @@
-"""Tests of `examples.music.performance`: vectors by hand from note_seq's rules, and MIDI files."""
+"""Tests of `examples.music`: ids by note_seq's rules, MIDI files, and a run of each program."""
 
+import json
+
+import keras
 import numpy as np
 import pytest
+from programs import start
 
-from examples.music import performance
+from examples.music import chorales, performance, sample
 from examples.music.performance import Note, decode, encode, read_midi, write_midi
+from t2t_relpos import CausalLM
+from t2t_relpos.t2t import config_from_hparams, parse_hparams
+from trainer.import_t2t import write_checkpoint
 
 SUSTAIN = 64
+# `write_checkpoint` writes embeddings in 16 shards.
+SIZES = "num_hidden_layers=1,hidden_size=16,filter_size=32,num_heads=2"
+SIZES += ",symbol_modality_num_shards=16"
+PRIMER = [Note(0.0, 0.5, 60, 77), Note(0.5, 1.0, 64, 77), Note(1.0, 2.0, 67, 77)]
 
 
 def on(key):
@@ -26,13 +37,10 @@ def velocity(value):
 
 
 @pytest.fixture
-def mido():
-    return pytest.importorskip("mido")
-
-
-@pytest.fixture
-def write(mido, tmp_path):
+def write(tmp_path):
     """Returns a function that writes tracks of (time in ms, message type, values) to a file."""
+
+    mido = pytest.importorskip("mido")
 
     def write(*tracks, **header):
         file = mido.MidiFile(**{"type": 1, "ticks_per_beat": 500} | header)
@@ -67,12 +75,6 @@ def rows(notes):
 
 def found(counts):
     return {text: count for text, count in counts.items() if count}
-
-
-def test_layout_of_ids():
-    assert performance.VOCAB_SIZE == 310
-    assert (on(21), on(108), off(21), off(108)) == (2, 89, 90, 177)
-    assert (shift(1), shift(100), velocity(1), velocity(127)) == (178, 277, 278, 309)
 
 
 @pytest.mark.parametrize(
@@ -113,14 +115,6 @@ def test_encode_vectors(notes, ids):
     assert encode(notes[::-1]) == ids
 
 
-def test_decode_ends_the_first_of_equal_keys_first():
-    ids = [velocity(40), on(60), shift(10), velocity(80), on(60), shift(10), off(60), shift(5)]
-    notes, counts = decode([*ids, off(60)])
-    # The lowest velocities of the bins.
-    assert notes == [Note(0.0, 0.2, 60, 37), Note(0.1, 0.25, 60, 77)]
-    assert found(counts) == {}
-
-
 def test_decode_reports_irregular_events():
     ids = [on(60), off(60), 0, off(61), on(62), shift(100), on(64), 1, shift(50), off(62)]
     notes, counts = decode(ids)
@@ -133,7 +127,8 @@ def test_decode_reports_irregular_events():
     }
 
 
-def test_round_trip_through_midi_keeps_times(mido, tmp_path, rng):
+def test_round_trip_through_midi_keeps_times(tmp_path, rng):
+    pytest.importorskip("mido")
     starts = rng.uniform(0, 20, 300)
     # Keys in turn, so that equal keys do not overlap.
     notes = [
@@ -156,23 +151,6 @@ def test_round_trip_through_midi_keeps_times(mido, tmp_path, rng):
     assert encode(read) == encode(decoded)
 
 
-def test_written_file_repeats_keys(mido, tmp_path):
-    notes = [Note(0.0, 0.5, 60, 77), Note(0.5, 1.0, 60, 77), Note(0.75, 1.25, 60, 81)]
-    write_midi(tmp_path / "x.mid", notes)
-    assert rows(read_midi(tmp_path / "x.mid")[0]) == rows(notes)
-
-
-def test_read_midi_tempo_of_any_track(mido, tmp_path):
-    file = mido.MidiFile(ticks_per_beat=100)
-    messages = mido.Message("note_on", note=60), mido.Message("note_off", note=60, time=300)
-    file.tracks.append(mido.MidiTrack(messages))
-    tempo = mido.MetaMessage("set_tempo", tempo=1_000_000, time=100)
-    file.tracks.append(mido.MidiTrack([tempo]))
-    file.save(tmp_path / "x.mid")
-    # One beat of half a second, then two of a second.
-    assert rows(read_midi(tmp_path / "x.mid")[0]) == [(0.0, 2.5, 60, 64)]
-
-
 def test_sustain_extends_notes_to_the_pedal_or_the_same_key(write):
     path = write(
         [
@@ -191,25 +169,6 @@ def test_sustain_extends_notes_to_the_pedal_or_the_same_key(write):
         (0.6, 0.7, 67, 64),
     ]
     assert found(counts) == {}
-
-
-def test_sustain_values_channels_and_end(write):
-    # 63 is up, 64 is down. A pedal is that of its channel. The last event ends what it holds.
-    path = write(
-        [
-            *(pedal(0, 63), note_on(0, 60), note_off(100, 60), pedal(200, 64)),
-            *(note_on(300, 62), note_on(300, 72, channel=1)),
-            *(note_off(400, 62), note_off(400, 72, channel=1), note_on(800, 74, channel=1)),
-            note_off(900, 74, channel=1),
-        ]
-    )
-    notes, _ = read_midi(path)
-    assert [row[:3] for row in rows(notes)] == [
-        (0.0, 0.1, 60),
-        (0.3, 0.4, 72),
-        (0.3, 0.9, 62),
-        (0.8, 0.9, 74),
-    ]
 
 
 def test_read_midi_reports_all_that_it_removes(write):
@@ -234,25 +193,55 @@ def test_read_midi_reports_all_that_it_removes(write):
     }
 
 
-def test_notes_that_start_together_under_the_pedal(write):
-    path = write(
-        [pedal(0, 127), note_on(0, 60, 50), note_on(0, 60, 90), note_off(100, 60), pedal(200, 0)]
-        + [note_off(300, 60)]
-    )
-    notes, counts = read_midi(path)
-    assert rows(notes) == [(0.0, 0.3, 60, 90)]
-    assert found(counts) == {"Notes removed that start together with the same key": 1}
+@pytest.mark.slow
+def test_sample_continues_a_primer(tmp_path, capsys):
+    pytest.importorskip("mido")
+    hparams = parse_hparams("transformer_tpu", SIZES)
+    keras.utils.set_random_seed(3)
+    config = config_from_hparams(hparams, performance.VOCAB_SIZE, language_model=True)
+    model = CausalLM(config=config)
+    write_checkpoint(model, str(tmp_path / "model.ckpt-7"))
+    write_midi(tmp_path / "x.mid", PRIMER)
+    files = {"primer": "x.mid", "output": "y.mid", "picture": "y.png"}
+    values = {name: tmp_path / file for name, file in files.items()}
+    values |= {"checkpoint": tmp_path, "hparams": SIZES, "events": 40, "seed": 2}
+    start("examples.music.sample", *(f"--{name}={value}" for name, value in values.items()))
+    notes, _ = read_midi(tmp_path / "y.mid")
+    primer = encode(PRIMER)
+    sampler = sample.TopPSampler(1.0, seed=2)
+    (ids,) = model.generate(np.array([primer]), sampler, len(primer) + 40).tolist()
+    assert ids[: len(primer)] == primer
+    assert rows(notes) == rows(decode(ids)[0])
+    # A note of the primer whose key is not struck again stays as it is.
+    assert (0.0, 0.5, 60, 77) in rows(notes)
+    output = capsys.readouterr().out
+    assert f"{tmp_path}/x.mid: Notes: 3\n" in output
+    assert f"{tmp_path}/y.mid: Notes: {len(notes)}\n" in output
+    assert (tmp_path / "y.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_read_midi_rejects_other_files(write, tmp_path):
-    (tmp_path / "x.txt").write_text("text")
-    with pytest.raises(ValueError, match="x.txt must be a MIDI file, got (OSError|EOFError)"):
-        read_midi(str(tmp_path / "x.txt"))
-    path = write([note_on(0, 60)], type=2)
-    with pytest.raises(ValueError, match="type 0 or 1 with ticks per beat"):
-        read_midi(path)
-    with open(path, "rb") as file:
-        content = file.read()
-    (tmp_path / "cut.mid").write_bytes(content[:-8])
-    with pytest.raises(ValueError, match="cut.mid must be a MIDI file, got EOFError"):
-        read_midi(str(tmp_path / "cut.mid"))
+def fake_chorale(length, seed):
+    """Returns ids of `length` sixteenths: four keys a voice, each for four sixteenths."""
+    keys = np.random.default_rng(seed).integers(0, 4, (length // 4, 4)) + [33, 23, 13, 3]
+    return np.repeat(keys, 4, axis=0).flatten().tolist()
+
+
+@pytest.mark.slow
+def test_chorales_trains_each_run_once(tmp_path, capfd):
+    # The ids of eight chorales, so that no score is parsed.
+    ids = {f"bwv{i}.mxl": fake_chorale(96, i) for i in range(253, 261)}
+    (tmp_path / "chorales.json").write_text(json.dumps([ids, {"other than 4 parts": ["bwv1"]}]))
+    arguments = f"--output_dir={tmp_path}", "--width=16", "--steps=3", "--seeds=1"
+    start("examples.music.chorales", "--positions=relative_v2", *arguments)
+    (path,) = tmp_path.glob("relative_v2-*.json")
+    assert path.name == "relative_v2-width=16-steps=3-seed=1.json"
+    loss = json.loads(path.read_text())["loss"]
+    assert abs(loss - np.log(chorales.VOCAB_SIZE)) < 0.5
+    # The finished run is read, not repeated.
+    path.write_text(json.dumps({"loss": 1.25, "parameters": 1234}))
+    capfd.readouterr()
+    start("examples.music.chorales", "--positions=sinusoidal,relative_v2", *arguments)
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[:2] == ["Scores: 9", "Not used, other than 4 parts: 1"]
+    assert lines[-1] == "| relative_v2 | 1,234 | 1.2500 | 1.2500 |"
+    assert lines[-4] == "| Positions | Parameters | Seed 1 | Mean |"

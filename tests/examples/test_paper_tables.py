@@ -1,0 +1,119 @@
+"""Tests of `examples.paper_tables`: the paper's scores, and a run with a stub for the trainer."""
+
+import pytest
+from programs import Program
+
+from examples.paper_tables import __main__ as paper_tables
+from examples.paper_tables import trial
+from examples.paper_tables.variants import EXPERIMENTS, make_variants
+
+# Label, folder name and the paper's results. Equal configurations have equal names.
+VARIANTS = {
+    "table1": """
+        shaw_base, absolute | shaw_base-position=sinusoidal | 26.5 | 38.2
+        shaw_base, relative | shaw_base | 26.8 | 38.7
+        shaw_base, both | shaw_base-position=relative+sinusoidal | no further gain | no further gain
+        shaw_big, absolute | shaw_big-position=sinusoidal | 27.9 | 41.2
+        shaw_big, relative | shaw_big | 29.2 | 41.5
+        shaw_big, both | shaw_big-position=relative+sinusoidal | no further gain | no further gain
+        """,
+    "table2": """
+        k = 0 | shaw_base-max_relative_position=0 | 12.5
+        k = 1 | shaw_base-max_relative_position=1 | 25.5
+        k = 2 | shaw_base-max_relative_position=2 | 25.8
+        k = 4 | shaw_base-max_relative_position=4 | 25.9
+        k = 16 | shaw_base | 25.8
+        k = 64 | shaw_base-max_relative_position=64 | 25.9
+        k = 256 | shaw_base-max_relative_position=256 | 25.8
+        """,
+    "table3": """
+        a^V and a^K | shaw_base | 25.8
+        a^V only | shaw_base-use_key_table=false | 25.3
+        a^K only | shaw_base-use_value_table=false | 25.8
+        neither | shaw_base-position=none | 12.5
+        """,
+    "lengths": """
+        relative | shaw_base-max_length=11
+        sinusoidal | shaw_base-max_length=11-position=sinusoidal
+        learned | shaw_base-max_length=11-position=learned
+        """,
+}
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_make_variants(experiment):
+    presets = ["shaw_base", "shaw_big"] if experiment == "table1" else ["shaw_base"]
+    found = [
+        " | ".join(map(str, (variant.label, variant.name, *variant.paper.values())))
+        for variant in make_variants(experiment, presets, 11)
+    ]
+    assert found == [line.strip() for line in VARIANTS[experiment].strip().splitlines()]
+
+
+# Writes the reference as the translation, without the last word of models without tables.
+STUB = """
+import pathlib, sys
+module, *flags = sys.argv[1:]
+values = dict(flag[2:].split("=", 1) for flag in flags)
+model = pathlib.Path(values["model_dir"])
+model.mkdir(exist_ok=True)
+with open(model.parent / "calls", "a") as calls:
+    calls.write(" ".join([module, *flags]) + "\\n")
+if module == "trainer.evaluate":
+    lines = pathlib.Path(values["target"]).read_text().splitlines()
+    if "position=none" in values["model_dir"]:
+        lines = [line[:-2] for line in lines]
+    pathlib.Path(values["output"]).write_text("".join(f"{line}\\n" for line in lines))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Returns a folder with a training, a dev and a test set in English and German."""
+    path = tmp_path / "text"
+    path.mkdir()
+    for split, count in (("train", 5), ("dev", 2), ("test", 3)):
+        for language in ("en", "de"):
+            lines = [f"{split} {language} {n} a b c d\n" for n in range(count)]
+            (path / f"{split}.{language}").write_text("".join(lines))
+    return path
+
+
+def test_run_writes_a_table_and_repeats_nothing(folder, tmp_path, monkeypatch, capsys):
+    (tmp_path / "stub.py").write_text(STUB)
+    make_command = trial._make_command
+
+    def make_stub_command(module, flags):
+        python, _, *arguments = make_command(module, flags)
+        return [python, str(tmp_path / "stub.py"), *arguments]
+
+    monkeypatch.setattr(trial, "_make_command", make_stub_command)
+    arguments = "table3", "--presets=tiny", "--train_steps=7", "--seeds=3"
+    for _ in range(2):
+        Program(paper_tables)(*arguments, data=folder, output_dir=tmp_path / "out")
+    table = (tmp_path / "out/table3.md").read_text()
+    assert capsys.readouterr().out.endswith(f"{table}\n")
+    cells = [line.split(" | ")[:4] for line in table.splitlines()[:6]]
+    assert cells[0] == ["| ", "paper: newstest2013 en-de", "dev, seed 3", "test, seed 3"]
+    assert cells[2:] == [
+        ["| a^V and a^K", "25.8", "100.0", "100.0"],
+        ["| a^V only", "25.3", "100.0", "100.0"],
+        ["| a^K only", "25.8", "100.0", "100.0"],
+        ["| neither", "12.5", "84.6", "84.6"],
+    ]
+    calls = (tmp_path / "out/trials/tiny-use_key_table=false-seed=3/calls").read_text().splitlines()
+    model = f"--model_dir={tmp_path}/out/trials/tiny-use_key_table=false-seed=3/model"
+    files = [
+        f"--{split}_{side}={folder}/{split}.{language}"
+        for split in ("train", "dev")
+        for side, language in (("source", "en"), ("target", "de"))
+    ]
+    settings = "--train_steps=7", "--use_key_table=false", "--seed=3"
+    assert calls[0].split() == ["trainer.train", "--preset=tiny", model, *files, *settings]
+    assert [call.split()[0] for call in calls[1:]] == ["trainer.evaluate"] * 2
+
+
+def test_errors_of_a_child_process_are_reported(tmp_path):
+    message = r"trainer.train failed with exit status 1. Last lines of .*log.txt:(.|\n)*no/such"
+    flags = "--data=no/such", "--presets=tiny", "--train_steps=1"
+    Program(paper_tables).fails(message, "table3", *flags, f"--output_dir={tmp_path}")
