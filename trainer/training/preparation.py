@@ -10,7 +10,7 @@ from absl import logging
 from t2t_relpos.models import TransformerConfig
 from t2t_relpos.t2t import config_from_hparams, parse_hparams
 
-from .. import metrics
+from .. import metrics, streams
 from ..config import (
     ARCHITECTURE_SETTINGS,
     DROPOUT_SETTINGS,
@@ -425,7 +425,7 @@ def _train_tokenizers(config, corpus):
 
     def train(sentences, name, side=""):
         size = getattr(config, name)
-        print(f"Training a {side}vocabulary of {size} pieces.", flush=True)
+        streams.write_line(f"Training a {side}vocabulary of {size} pieces.")
         try:
             return SentencePieceTokenizer.train(sentences, size, **options)
         except ValueError as error:
@@ -444,7 +444,7 @@ def _write_start(config, directory, architecture, tokenizers):
     if directory.is_configured:
         old += directory.vocabulary_files
         names = ", ".join(file.name for file in (directory.config_file, *old) if file.is_file())
-        print(f"{directory.path}: replacing {names} of a start that trained nothing.", flush=True)
+        streams.write_line(f"{directory.path}: replacing {names} of a start that trained nothing.")
     for file in old:
         file.unlink(missing_ok=True)
     # config.json is the first, because it has the digests: a vocabulary that a killed start leaves
