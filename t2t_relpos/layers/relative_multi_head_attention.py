@@ -243,7 +243,7 @@ class RelativeMultiHeadAttention(AttentionBase):
             pairs,
             training=training,
             return_weights=return_attention_scores,
-            function=attend_unchecked,
+            is_checked=True,
         )
         outputs = self._merge_heads(outputs, query)
         return (outputs, weights) if return_attention_scores else outputs
@@ -345,22 +345,23 @@ class RelativeMultiHeadAttention(AttentionBase):
         # A functional model made in a `keras.RematScope` passes a tensor on JAX.
         return False if ops.is_tensor(training) or training else None
 
-    def attend(self, query, key, value, *, function=attend, **kwargs):
+    def attend(self, query, key, value, *, is_checked=False, **kwargs):
         """Returns the results of `attention.attend` with the tables of this layer.
 
         Args:
             query: `[B, N, T, H]`, from `project_query`.
             key: `[B, N, S, H]`, from `project_key`.
             value: `[B, N, S, Hv]`, from `project_value`.
-            function: `attention.attend`, or a function of the same arguments, such as
-                `attention.attend.attend_unchecked` for tensors that are checked.
+            is_checked: whether the tensors are known to be valid, as in a call of the layer.
+                Default: False, `attention.attend` checks them.
             **kwargs: the keyword arguments of `attention.attend`, such as `mask` and `causal`.
 
         Returns:
             (outputs `[B, N, T, Hv]`, weights `[B, N, T, S]`, or None without `return_weights`).
         """
         options = {"max_relative_position": self.max_relative_position} | kwargs
-        return function(query, key, value, *self.clipped_tables(), **options)
+        compute = attend_unchecked if is_checked else attend
+        return compute(query, key, value, *self.clipped_tables(), **options)
 
     def clipped_tables(self):
         """Returns the rows for distances `-left` to `right`, of the tables of keys and values.
