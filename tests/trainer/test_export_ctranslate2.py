@@ -100,6 +100,7 @@ def test_scores_equal_the_trained_model(written, load, trained_model_dir, int8):
     assert 0 < np.abs(found - quantized).mean() < 0.02 * np.abs(found).mean()
 
 
+@pytest.mark.slow
 def test_int8_is_compared_with_float32(
     written, load, trained_model_dir, int8, int8_scores, tmp_path
 ):
