@@ -167,7 +167,7 @@ class RelationMultiHeadAttention(AttentionBase):
         for table, index in zip(self.value_tables, indices):
             table = ops.convert_to_tensor(table)
             by_label = sum_by_index(ops.cast(dropped_weights, scores.dtype), index, table.shape[-2])
-            outputs = outputs + relative_values(by_label, table, outputs.dtype)
+            outputs = outputs + relative_values(by_label, table, queries.dtype)
         if value_edges is not None:
             outputs = outputs + _by_query(
                 dropped_weights, ops.cast(value_edges, dropped_weights.dtype)
