@@ -14,7 +14,7 @@ def calls(text):
         ("score", {"text": text, "translation": text[::-1]}),
         ("tokenize", {"text": text}),
         ("ids", {"text": text}),
-        ("detokenize", {"ids": [[5, 7, 11, 1, 5], [-3, 2000, 5, 0, 1]]}),
+        ("detokenize", {"ids": [[5, 7, 11, 1, 5], [3, 20, 5, 0, 1]]}),
     ]
 
 

@@ -127,12 +127,15 @@ def test_session_equals_the_loaded_model(exported_dir, loaded):
     asked = [(name, as_tensors(arguments, definitions[name].inputs)) for name, arguments in asked]
     (translate,) = (arguments for name, arguments in asked if name == "translate")
     refused = translate | {"beam_size": tf.constant(0)}
+    unknown_ids = {"ids": tf.constant([[-3, 2000, 5, 0, 1]])}
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         tf.compat.v1.saved_model.load(session, ["serve"], str(exported_dir / "1"))
         answers = [ask(session, *call) for call in asked]
         message = "Expected beam_size from 1 to 32, the maximum of this export. Received: 0."
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             ask(session, "translate", refused)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Expected ids from 0 to"):
+            ask(session, "detokenize", unknown_ids)
     for (name, arguments), answer in zip(asked, answers, strict=True):
         assert_answer_equals(answer, loaded.signatures[name](**arguments), name)
 
