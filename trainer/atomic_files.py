@@ -131,9 +131,10 @@ def naming(path):
 
 @contextlib.contextmanager
 def _temporary_directory(path):
-    """Yields a new directory next to `path`."""
-    parent = Path(os.path.realpath(path)).parent
-    options = {"prefix": _TEMPORARY, "dir": parent, "ignore_cleanup_errors": True}
+    """Yields a new directory next to `path`, whose name starts as that of `path`."""
+    path = Path(os.path.realpath(path))
+    prefix = f"{_TEMPORARY}{path.stem[:40]}-"  # the longest name of a file has 255 bytes
+    options = {"prefix": prefix, "dir": path.parent, "ignore_cleanup_errors": True}
     with tempfile.TemporaryDirectory(**options) as directory:
         yield Path(directory)
 
