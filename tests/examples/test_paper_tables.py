@@ -108,7 +108,7 @@ def test_run_writes_a_table_and_repeats_nothing(folder, tmp_path, monkeypatch, c
         for split in ("train", "dev")
         for side, language in (("source", "en"), ("target", "de"))
     ]
-    settings = "--train_steps=7", "--use_key_table=false", "--seed=3"
+    settings = "--train_steps=7", "--precision=float32", "--use_key_table=false", "--seed=3"
     assert calls[0].split() == ["trainer.train", "--preset=tiny", model, *files, *settings]
     assert [call.split()[0] for call in calls[1:]] == ["trainer.evaluate"] * 2
 
