@@ -5,6 +5,7 @@ Relations, images and local blocks use `gather` and `t2t_variants`. Decoding ste
 """
 
 import dataclasses
+import math
 from typing import Any
 
 import keras
@@ -12,11 +13,11 @@ import numpy as np
 
 from t2t_relpos import _checks, backend
 from t2t_relpos.attention import dispatch
-from t2t_relpos.attention.band import Distances, cut_table
+from t2t_relpos.attention.band import Distances, cut_table, with_zero_rows
 from t2t_relpos.attention.dropout import AttentionDropout, SeededDropout
 from t2t_relpos.attention.masks import conjunction, make_attention_mask
 from t2t_relpos.attention.relative_ids import as_positions, relative_ids
-from t2t_relpos.backend import as_tensor, as_tensors, ops
+from t2t_relpos.backend import MASKED_SCORE, as_tensor, as_tensors, ops
 
 
 @backend.on_device_of_query
@@ -27,7 +28,9 @@ def attend(
     key_table=None,
     value_table=None,
     *,
+    relative_query=None,
     max_relative_position=None,
+    beyond="clip",
     mask=None,
     query_mask=None,
     key_mask=None,
@@ -36,26 +39,32 @@ def attend(
     query_offset=None,
     sliding_window=None,
     relative_ids=None,
+    sinks=None,
     dropout=None,
     return_weights=True,
+    return_log_sums=False,
     rematerialize=None,
     implementation=None,
 ):
     """Returns attention whose scores and outputs also depend on relative positions.
 
-    `softmax(q·kᵀ + q·a^Kᵀ)·(v + a^V)`, where `a[i, j]` is row `clip(j - i, -left, right) + left` of
-    a table. Scores are not scaled: scale `query`. Keys, values and tables are cast to the dtype of
-    `query`.
+    `softmax(q·kᵀ + r·a^Kᵀ)·(v + a^V)`, where `a[i, j]` is row `clip(j - i, -left, right) + left` of
+    a table, and r is q unless there is a `relative_query`. Scores are not scaled: scale `query`.
+    Other tensors are cast to the dtype of `query`.
 
     Args:
         query: `[B, N, T, H]`.
-        key: `[B, N, S, H]`.
-        value: `[B, N, S, Hv]`.
+        key: `[B, G, S, H]`. G divides N. With fewer heads than queries (grouped queries), head n of
+            the queries has the keys of head `n // (N / G)`, which are not repeated in memory.
+        value: `[B, G, S, Hv]`.
         key_table: a^K, `[R, H]` for all heads or `[N, R, H]`, or None. R is left + right + 1.
             Default: None.
         value_table: a^V, `[R, Hv]` or `[N, R, Hv]`, or None. Default: None.
+        relative_query: r, `[B, N, T, D]`, multiplied with a key table of depth D. Default: `query`.
         max_relative_position: clipping distance K, or a pair (left, right) of them. Default: K of
             an odd number of rows, R = 2K + 1.
+        beyond: "clip": pairs at larger distances have the last row of their side. "zero": they have
+            no row. Default: "clip".
         mask: bool `[T, S]`, `[B, T, S]` or `[B, N, T, S]`, axes may have size 1; True = attend. A
             fully masked query gets zeros. Default: None.
         query_mask: bool `[B, T]`. Queries that are False get zeros. Default: None.
@@ -69,10 +78,13 @@ def attend(
             long sequences, time is proportional to it. Default: None, no limit.
         relative_ids: table rows, int `[T, S]` or `[B, T, S]`, in `[0, R - 1]`. Default: by
             `query_offset`.
+        sinks: scores of one more key without a value, `[N]` or `[B, N, T]`. Weights of the other
+            keys then have a sum below 1. Default: None.
         dropout: an `AttentionDropout`, or a function of the weights `[B, N, T, S]`, or None.
             Default: None.
         return_weights: False allows implementations that never compute the full weight matrix.
             Default: True.
+        return_log_sums: whether the log-sum-exp of the scores is returned. Default: False.
         rematerialize: whether the gradient computes the weights again, so that memory is linear in
             length. True: at any length. False, for training, and None, for inference: above the
             limits in docs/how_it_works/dispatch.md. Default: None.
@@ -80,13 +92,16 @@ def attend(
 
     Returns:
         (outputs `[B, N, T, Hv]`, weights before dropout `[B, N, T, S]`, or None if not
-        `return_weights`), in the dtype of `query`.
+        `return_weights`), in the dtype of `query`. With `return_log_sums`, a third result: the
+        log-sum-exp `[B, N, T]` of the scores without sinks, in float32, or float64 for queries in
+        float64. It is minus infinity for fully masked queries.
 
     Raises:
         ValueError: if `query` is not of a floating-point dtype, a mask is of a float dtype,
             `query_offset` or `relative_ids` are not integers, `sliding_window` is not a positive
             integer, `max_relative_position` is neither an int nor a pair, a tensor has the wrong
-            shape, or no implementation meets the request.
+            shape, there is a `relative_query` without a key table, or no implementation meets the
+            request.
 
     Reference: Shaw et al. 2018, equations 3 and 4; t2t `dot_product_attention_relative`.
 
@@ -101,13 +116,16 @@ def attend(
     [2.0, 2.0, 2.0, 2.0]
     """
     tables, masks = (key_table, value_table), (mask, key_mask, query_mask)
-    tensors = _as_tensors((query, key, value, *tables, bias), (*masks, relative_ids))
+    floats = query, key, value, *tables, bias, relative_query, sinks
+    tensors = _as_tensors(floats, (*masks, relative_ids))
     options = {
         "max_relative_position": max_relative_position,
+        "beyond": beyond,
         "causal": causal,
         "query_offset": query_offset,
         "sliding_window": sliding_window,
         "return_weights": return_weights,
+        "return_log_sums": return_log_sums,
         "rematerialize": rematerialize,
         "implementation": implementation,
         "is_checked": False,
@@ -121,18 +139,21 @@ def attend_unchecked(query, key, value, key_table, value_table, *, dropout=None,
 
     `options` are other arguments of `attend`.
     """
-    floats = query, key, value, key_table, value_table, options.pop("bias", None)
+    floats = query, key, value, key_table, value_table
+    floats += tuple(options.pop(name, None) for name in _FLOATS[len(floats) :])
     tensors = _as_tensors(floats, [options.pop(name, None) for name in _OTHER_TENSORS])
     options = _DEFAULTS | options | {"is_checked": True}
     return _attend_with_dropout(tensors, options, dropout)
 
 
-_FLOATS = "query", "key", "value", "key_table", "value_table", "bias"
+_FLOATS = "query", "key", "value", "key_table", "value_table", "bias", "relative_query", "sinks"
 _OTHER_TENSORS = "mask", "key_mask", "query_mask", "relative_ids"
 _DEFAULTS = {
     "max_relative_position": None,
+    "beyond": "clip",
     "query_offset": None,
     "return_weights": True,
+    "return_log_sums": False,
     "implementation": None,
 }
 
@@ -146,23 +167,29 @@ def _as_tensors(floats, others):
 def _attend_with_dropout(tensors, options, dropout):
     """Returns the results of `attend`. `tensors` and `options` are as in `_attend`."""
     if dropout is not None and not isinstance(dropout, AttentionDropout):
-        outputs, *weights = _attend(tensors, options, dropout)
+        outputs, *others = _attend(tensors, options, dropout)
     else:
         # The seed is drawn outside of the branches of `_run_first`.
         drawn = None if dropout is None else dropout.with_drawn_seed()
         of_dropout = {} if drawn is None else {"rate": drawn.rate, "seed": drawn.seed}
-        outputs, *weights = _attend_with_seed(tensors, options, of_dropout)
-    return outputs, weights[0] if weights else None
+        outputs, *others = _attend_with_seed(tensors, options, of_dropout)
+    weights = others.pop(0) if options["return_weights"] else None
+    return outputs, weights, *others
 
 
-def _result_shapes(tensors, options, _):
-    """Returns the shapes of the results of `_attend_with_seed`."""
+def _types_of_results(tensors, options, _):
+    """Returns pairs (shape, name of the dtype) of the results of `_attend_with_seed`."""
     query, key, value = (tensors[name] for name in ("query", "key", "value"))
-    shapes = [(*query.shape[:3], value.shape[-1]), (*query.shape[:3], key.shape[2])]
-    return shapes if options["return_weights"] else shapes[:1]
+    dtype, lead = keras.backend.standardize_dtype(query.dtype), tuple(query.shape[:3])
+    types = [((*lead, value.shape[-1]), dtype)]
+    if options["return_weights"]:
+        types.append(((*lead, key.shape[2]), dtype))
+    if options["return_log_sums"]:
+        types.append((lead, backend.accumulation_dtype(dtype)))
+    return types
 
 
-@backend.untraced(_result_shapes)
+@backend.untraced(_types_of_results)
 def _attend_with_seed(tensors, options, of_dropout):
     """Returns the results of `_attend`. It is one node in a graph of torch.compile.
 
@@ -172,15 +199,16 @@ def _attend_with_seed(tensors, options, of_dropout):
 
 
 def _attend(tensors, options, dropout):
-    """Returns [outputs], or [outputs, weights] if weights are returned.
+    """Returns a list: outputs; weights, if they are returned; log-sum-exps, if they are returned.
 
     `tensors` and `options` are the arguments of `attend` but `dropout`, which is a `SeededDropout`,
     a function of the weights, or None. The option `is_checked` says whether tensors are checked.
     """
     tensors, options = dict(tensors), dict(options)
-    query_mask, implementation = tensors.pop("query_mask"), options.pop("implementation")
+    query_mask, sinks = tensors.pop("query_mask"), tensors.pop("sinks")
+    implementation, return_log_sums = options.pop("implementation"), options.pop("return_log_sums")
     if not options.pop("is_checked"):
-        _check(tensors, query_mask)
+        _check(tensors, query_mask, sinks)
     tensors["mask"] = conjunction(tensors["mask"])
     bias = tensors["bias"]
     if bias is not None and len(bias.shape) == 3:
@@ -195,14 +223,31 @@ def _attend(tensors, options, dropout):
         has_bias=bias is not None,
         seeded_dropout=dropout is None or isinstance(dropout, SeededDropout),
         dropout=dropout,
+        needs_log_sums=return_log_sums or sinks is not None,
         **options,
         **tensors,
     )
-    results = _run_first(dispatch.select(call, implementation), call)
-    if query_mask is None:
-        return results
-    exists = ops.expand_dims(ops.cast(query_mask, "bool"), (1, 3))
-    return [ops.where(exists, x, 0) for x in results]
+    outputs, *weights = _run_first(dispatch.select(call, implementation), call)
+    log_sums = weights.pop() if call.needs_log_sums else None
+    results = [outputs, *weights]
+    if sinks is not None:
+        results = _with_sinks(results, log_sums, sinks)
+    exists = None if query_mask is None else ops.expand_dims(ops.cast(query_mask, "bool"), (1, 3))
+    if exists is not None:
+        results = [ops.where(exists, x, 0) for x in results]
+    if return_log_sums:
+        has_key = log_sums > MASKED_SCORE
+        has_key = has_key if exists is None else ops.logical_and(has_key, exists)
+        results.append(ops.where(has_key, log_sums, -math.inf)[..., 0])
+    return results
+
+
+def _with_sinks(results, log_sums, sinks):
+    """Returns results `[B, N, T, X]` times the weight that a sink `[N]` or `[B, N, T]` leaves."""
+    sinks = ops.cast(sinks, log_sums.dtype)
+    sinks = sinks[:, None, None] if len(sinks.shape) == 1 else sinks[..., None]
+    factors = ops.sigmoid(log_sums - sinks)
+    return [ops.cast(ops.cast(x, factors.dtype) * factors, x.dtype) for x in results]
 
 
 _TABLE_ADVICE = (
@@ -211,19 +256,23 @@ _TABLE_ADVICE = (
 )
 
 
-def _check(tensors, query_mask):
+def _check(tensors, query_mask, sinks):
     """Raises ValueError if the tensors of a call have unsupported dtypes or shapes."""
     sizes = _checks.check(tensors["query"], "query", "B N T H", "float")
-    advice = "Query, key and value have the same batch size B and number of heads N."
-    of_scores = _checks.check(tensors["key"], "key", "B N S H", sizes=sizes, advice=advice)
-    _checks.check(tensors["value"], "value", "B N S Hv", sizes=of_scores, advice=advice)
+    advice = "Query, key and value have the same batch size B. Key and value have as many heads G."
+    of_scores = _checks.check(tensors["key"], "key", "B G S H", sizes=sizes, advice=advice)
+    _checks.check(tensors["value"], "value", "B G S Hv", sizes=of_scores, advice=advice)
+    _check_groups(sizes, of_scores)
+    _check_relative_query(tensors, sizes)
+    _checks.check(sinks, "sinks", "N | B N T", "float", sizes)
     _checks.check(tensors["key_mask"], "key_mask", "B S", "mask", of_scores, broadcast="B")
     _checks.check(query_mask, "query_mask", "B T", "mask", sizes, broadcast="B")
     shapes = "T S | B T S | B N T S"
     for name, dtype in (("mask", "mask"), ("bias", "float")):
         _checks.check(tensors[name], name, shapes, dtype, of_scores, broadcast="B N T S")
     ids, sizes = tensors["relative_ids"], {"N": sizes.get("N")}
-    for name, depth in (("key_table", "H"), ("value_table", "Hv")):
+    depth_of_keys = "H" if tensors["relative_query"] is None else "D"
+    for name, depth in (("key_table", depth_of_keys), ("value_table", "Hv")):
         shapes = f"R {depth} | N R {depth}"
         sizes = _checks.check(tensors[name], name, shapes, sizes=sizes, advice=_TABLE_ADVICE)
         sizes.pop(depth, None)
@@ -233,6 +282,31 @@ def _check(tensors, query_mask):
             _checks.in_range(
                 ids, "`relative_ids`", 0, sizes["R"], "They are the rows of the tables."
             )
+
+
+def _check_groups(sizes, of_scores):
+    """Raises ValueError unless the number of heads of keys divides that of queries."""
+    heads, groups = sizes.get("N"), of_scores.get("G")
+    if isinstance(heads, int) and isinstance(groups, int) and (not groups or heads % groups):
+        raise ValueError(
+            "Expected keys and values whose number of heads G divides that of the queries, N. "
+            f"Received: N = {heads} and G = {groups}."
+        )
+
+
+def _check_relative_query(tensors, sizes):
+    """Raises ValueError unless a relative query has the shape of the queries, and a table."""
+    relative_query, table = tensors["relative_query"], tensors["key_table"]
+    if relative_query is None:
+        return
+    if table is None:
+        raise ValueError(
+            "Expected a `key_table` with `relative_query`, whose rows it is multiplied with. "
+            "Received: None. Pass `key_table`, or no `relative_query`."
+        )
+    sizes = {name: sizes.get(name) for name in "BNT"} | {"D": table.shape[-1]}
+    advice = "D is the depth of `key_table`."
+    _checks.check(relative_query, "relative_query", "B N T D", "float", sizes, advice=advice)
 
 
 def _max_relative_position(value, tensors):
@@ -263,14 +337,18 @@ def _max_relative_position(value, tensors):
 
 
 def _run_first(candidates, call):
-    """Returns [outputs], or [outputs, weights], of the first candidate whose condition holds."""
+    """Returns the results of the first candidate whose condition holds.
+
+    They are a list: outputs; weights, if they are returned; log-sum-exps, if they are needed.
+    """
     first, *rest = candidates
 
     def run():
         found = first.implementation.attend(call)
         results = [found.outputs, found.weights] if call.return_weights else [found.outputs]
         # `ops.matmul` of PyTorch and a dropout function may return another dtype.
-        return [ops.cast(x, call.query.dtype) for x in results]
+        results = [ops.cast(x, call.query.dtype) for x in results]
+        return [*results, found.log_sums] if call.needs_log_sums else results
 
     if first.condition is True:
         return run()
@@ -313,6 +391,9 @@ class AttentionCall:
         device: "cpu", "gpu" or "tpu". Default: the backend's.
         portable: whether the implementation must use standard operations only. Default: whether the
             context `portable` is entered or Keras exports to a format that needs it.
+        grouped_queries: whether there are fewer heads of keys than of queries.
+        has_relative_query: whether the key table has queries of its own.
+        needs_log_sums: whether the log-sum-exp of the scores is returned, or needed for sinks.
         query: as in `attend`.
         key: as in `attend`.
         value: as in `attend`.
@@ -322,7 +403,6 @@ class AttentionCall:
         scores_by_id: products of the queries with the key table `[B, N, T, R]`, in the accumulation
             dtype, for algorithms that know no tables.
         needs_weights_by_id: whether such an algorithm returns weights by id.
-        needs_log_sums: whether the log-sum-exp of the scores is returned.
         mask: bool of rank 2 or 4, broadcasts to `[B, N, T, S]`, or None.
         key_mask: as in `attend`.
         bias: as `mask`, of the dtype of queries.
@@ -353,6 +433,9 @@ class AttentionCall:
     xla: bool = dataclasses.field(default_factory=lambda: backend.is_compiled_by_xla())
     device: str = dataclasses.field(default_factory=lambda: backend.device())
     portable: bool = dataclasses.field(default_factory=lambda: backend.is_portable())
+    grouped_queries: bool = False
+    has_relative_query: bool = False
+    needs_log_sums: bool = False
     query: Any = _tensor()
     key: Any = _tensor()
     value: Any = _tensor()
@@ -361,7 +444,6 @@ class AttentionCall:
     value_table: Any = _tensor()
     scores_by_id: Any = _tensor()
     needs_weights_by_id: bool = dataclasses.field(default=False, repr=False)
-    needs_log_sums: bool = dataclasses.field(default=False, repr=False)
     mask: Any = _tensor()
     key_mask: Any = _tensor()
     bias: Any = _tensor()
@@ -390,13 +472,17 @@ class AttentionCall:
             length_q: T.
             length_k: S.
             max_relative_position: K, or (left, right). None: no tables.
-            **arguments: other fields. `query_offset`, `sliding_window` and `rematerialize` are as
-                in `attend`.
+            **arguments: other fields. `beyond`, `query_offset`, `sliding_window` and
+                `rematerialize` are as in `attend`.
 
         Raises:
-            ValueError: if one of these three has an unsupported value, or the backend or the device
+            ValueError: if one of these four has an unsupported value, or the backend or the device
                 is unknown.
         """
+        max_relative_position, tables = _tables_beyond(
+            arguments.pop("beyond", "clip"), max_relative_position, arguments
+        )
+        arguments |= tables
         offset = _query_offset(arguments.pop("query_offset", None), length_q, length_k)
         has_offsets = len(getattr(offset, "shape", ())) == 1
         if arguments.get("query") is not None:
@@ -502,13 +588,34 @@ class AttentionCall:
         return relative_ids(*lengths, self.distances, self.query_offset)
 
 
-def _description(query, value, **_):
+def _description(query, value, key=None, relative_query=None, **_):
     """Returns the fields of a call that describe its tensors."""
     return {
         "dtype": keras.backend.standardize_dtype(query.dtype),
         "key_dim": query.shape[-1],
         "value_dim": value.shape[-1],
+        "grouped_queries": key is not None and key.shape[1] != query.shape[1],
+        "has_relative_query": relative_query is not None,
     }
+
+
+def _tables_beyond(beyond, max_relative_position, arguments):
+    """Returns (distances, tables by name), with rows of zeros at both ends if `beyond` is "zero".
+
+    `arguments` are fields of a call.
+    """
+    if beyond not in ("clip", "zero"):
+        raise ValueError(f"Expected `beyond` to be 'clip' or 'zero'. Received: {beyond!r}.")
+    if beyond == "clip" or max_relative_position is None:
+        return max_relative_position, {}
+    if arguments.get("ids_rank") is not None:
+        raise ValueError(
+            "Expected `beyond='zero'` without `relative_ids`, which give each pair a row. "
+            "Received: both. Leave `beyond` out, or add a row of zeros to the tables."
+        )
+    names = [name for name in ("key_table", "value_table") if arguments.get(name) is not None]
+    distances = Distances(*(x + 1 for x in Distances.of(max_relative_position)))
+    return distances, {name: with_zero_rows(arguments[name]) for name in names}
 
 
 # All pairs at this distance are clipped, and its sum with any length fits into int32.

@@ -255,6 +255,11 @@ def extend_table(table, distances, extended):
     return ops.concatenate([*left * [first], table, *right * [last]], axis=-2)
 
 
+def with_zero_rows(table):
+    """Returns a table `[.., R, H]` with a row of zeros at both ends, for all larger distances."""
+    return ops.pad(table, [*[(0, 0)] * (len(table.shape) - 2), (1, 1), (0, 0)])
+
+
 def cut_table(table, distances, cut):
     """Returns the rows of a table `[.., R, H]` for smaller distances. It inverts `extend_table`."""
     return table[..., distances.left - cut.left : distances.left + cut.right + 1, :]

@@ -11,8 +11,11 @@ from typing import Any, NamedTuple
 import keras
 
 from t2t_relpos import backend
+from t2t_relpos.attention import heads
+from t2t_relpos.attention.heads import matmul_keys
 from t2t_relpos.attention.relative_ids import range_around
 from t2t_relpos.attention.skew import expand_ids, pad_columns, sum_by_id
+from t2t_relpos.attention.tables import matmul_table
 from t2t_relpos.backend import (
     MASKED_SCORE,
     accumulation_dtype,
@@ -23,6 +26,10 @@ from t2t_relpos.backend import (
     weights_and_log_sums,
     write_slice,
 )
+
+
+# Names of tensors by key.
+BY_KEY = "key", "value"
 
 
 class Segment(NamedTuple):
@@ -91,19 +98,19 @@ class Segment(NamedTuple):
         start = start_indices(0, 0, start, 0)
         return ops.slice(x, start, (batch, heads, self.block, depth))
 
-    def run(self, compute, buffers, sums_by_key):
+    def run(self, compute, buffers, totals):
         """Calls `compute` for all blocks of the segment, one after the other.
 
         Args:
             compute: function of the number of a block in this segment. It returns (rows, terms,
                 first key), with two dicts. Rows `[B, N, C, X]` are written into the buffers with
-                the same names; terms `[B, N, keys of the block, X]` are added to the sums with the
-                same names, from the first key on.
+                the same names. Terms are added to the totals with the same names: those of `BY_KEY`
+                `[B, G, keys of the block, X]` from the first key on.
             buffers: dict of tensors `[B, N, blocks * C, X]`. Unused if `is_single`.
-            sums_by_key: dict of tensors `[B, N, num_keys, X]`. Unused if `is_single`.
+            totals: dict of tensors, those of `BY_KEY` `[B, G, num_keys, X]`. Unused if `is_single`.
 
         Returns:
-            (buffers cut to `length` rows, sums by key).
+            (buffers cut to `length` rows, totals).
         """
         if self.is_single:
             return compute(0)[:2]
@@ -115,10 +122,13 @@ class Segment(NamedTuple):
             rows, terms, first_key = compute(number)
             first = number * self.block
             buffers = {n: write_slice(x, rows[n], first, axis=2) for n, x in buffers.items()}
-            return buffers, {n: _add_at(x, terms[n], first_key) for n, x in sums.items()}
+            return buffers, {
+                n: _add_at(x, terms[n], first_key) if n in BY_KEY else x + terms[n]
+                for n, x in sums.items()
+            }
 
-        buffers, sums = ops.fori_loop(0, self.count, body, (buffers, sums_by_key))
-        return {name: x[:, :, : self.length] for name, x in buffers.items()}, sums
+        buffers, totals = ops.fori_loop(0, self.count, body, (buffers, totals))
+        return {name: x[:, :, : self.length] for name, x in buffers.items()}, totals
 
 
 def make_segments(call, sizes, *, unrolled):
@@ -147,7 +157,8 @@ def make_segments(call, sizes, *, unrolled):
     num_segments = 1
     if call.causal and window is None and isinstance(call.query_offset, int):
         num_segments = min(num_blocks, sizes.causal_segments)
-    num_segments = num_blocks if unrolled else num_segments
+    # Loops of PyTorch run in Python: each block can have keys of its own.
+    num_segments = num_blocks if unrolled or call.backend == "torch" else num_segments
     segments = []
     for index in range(num_segments):
         number = index * num_blocks // num_segments
@@ -247,7 +258,8 @@ class Block:
     """One block of queries: its scores, and its forward and backward pass.
 
     Args:
-        call: an `AttentionCall` whose tables are difference rows, with a mask of rank 4.
+        call: an `AttentionCall` of `blockwise`, whose ids are those of difference rows, with a mask
+            of rank 4.
         segment: the `Segment`.
         number: number of the block in the segment, an int or a scalar tensor.
         by_query: dict of the segment's tensors by query, `[B, N, blocks * C, X]`: the results of
@@ -282,70 +294,128 @@ class Block:
     def forward(self):
         """Returns (a dict of results `[B, N, C, X]`, weights before dropout `[B, N, C, S]`).
 
-        The results are `"outputs"` without the value table; `"log_sums"`, the log-sum-exp of the
-        scores; if needed, `"total"`, the sum of the weights after dropout; with a value table,
-        `"sums"`, their sums by relative id.
+        The results are `"outputs"`; `"log_sums"`, the log-sum-exp of the scores; if needed,
+        `"weights_by_id"`: sums of the weights after dropout for each id, unless the value table is
+        long, and the sum of all of them, if `needs_total`.
         """
-        call = self._call
+        call, by_id = self._call, []
         weights, log_sums, total = weights_and_log_sums(self._scores())
         dropped = weights
         if call.dropout is not None:
             dropped = weights * self._dropout_factors(weights)
             total = ops.sum(dropped, axis=-1, keepdims=True)
         outputs = matmul(dropped, self._by_key["value"], self._dtype)
-        results = {"outputs": outputs, "log_sums": log_sums}
-        if needs_total(call):
-            results["total"] = total
         if call.value_table is not None:
-            results["sums"] = self._sum_by_id(dropped)
+            sums, rows = self._sum_by_row(dropped), self._rows(call.value_table)
+            outputs = outputs + matmul_rows(sums, rows, self._dtype)
+        elif call.needs_weights_by_id:
+            by_id.append(self._sum_by_id(dropped))
+        if needs_total(call):
+            by_id.append(total)
+        results = {"outputs": outputs, "log_sums": log_sums}
+        if by_id:
+            results["weights_by_id"] = ops.concatenate(by_id, axis=-1)
         return results, weights
 
     def backward(self, weights=None):
-        """Returns (a dict of gradients `[B, N, C, X]`, a dict of terms of gradients of the keys).
+        """Returns (a dict of gradients `[B, N, C, X]`, a dict of terms of gradients).
 
-        The first has `"query"`, without the key table, and, with a key table, `"d_by_id"`, the sums
-        of the gradient of the scores by relative id. The second has `"key"` and `"value"`. Weights
-        are computed again unless they are given.
+        The first has the gradients of tensors by query. The second has terms of the gradients of
+        keys, values and long tables. Weights are computed again unless they are given.
         """
         call, by_query, by_key, dtype = self._call, self._by_query, self._by_key, self._dtype
         if weights is None:
             weights = ops.exp(self._scores() - by_query["log_sums"])
-        d_outputs = by_query["d_outputs"]
-        d_weights = matmul(d_outputs, transpose(by_key["value"]), dtype)
-        if "d_sums" in by_query:
-            d_weights = self._add_bias(d_weights, by_query["d_sums"])
-        if "d_total" in by_query:
-            d_weights = d_weights + by_query["d_total"]
+        d_outputs, d_weights = by_query["d_outputs"], self._d_weights()
         dropped = weights
         if call.dropout is not None:
             factors = self._dropout_factors(weights)
             dropped, d_weights = weights * factors, d_weights * factors
         d_scores = weights * (d_weights - by_query["row_sums"])
-        results = {"query": matmul(d_scores, by_key["key"], dtype)}
-        if call.key_table is not None:
-            results["d_by_id"] = self._sum_by_id(d_scores)
-        return results, {
-            "key": matmul(transpose(d_scores), by_query["query"], dtype),
-            "value": matmul(transpose(dropped), d_outputs, dtype),
+        gradients = {"query": matmul(d_scores, by_key["key"], dtype)}
+        if call.scores_by_id is not None:
+            gradients["scores_by_id"] = self._sum_by_id(d_scores)
+        terms = {
+            "key": sum_over_queries(d_scores, by_query["query"], call.key.shape[1], dtype),
+            "value": sum_over_queries(dropped, d_outputs, call.key.shape[1], dtype),
         }
+        if call.key_table is not None:
+            by_row, query = self._sum_by_row(d_scores), by_query["relative_query"]
+            gradients["relative_query"] = matmul_rows(by_row, self._rows(call.key_table), dtype)
+            terms["key_table"] = self._pad_rows(rows_gradient(by_row, query, call.key_table))
+        if call.value_table is not None:
+            by_row = self._sum_by_row(dropped)
+            terms["value_table"] = self._pad_rows(rows_gradient(by_row, d_outputs, call.value_table))
+        return gradients, terms
+
+    def _d_weights(self):
+        """Returns the gradients of the weights after dropout `[B, N, C, S]`."""
+        call, d_outputs = self._call, self._by_query["d_outputs"]
+        d_weights = matmul(d_outputs, transpose(self._by_key["value"]), self._dtype)
+        d_by_id = self._by_query.get("d_weights_by_id")
+        if needs_total(call):
+            d_by_id, d_total = d_by_id[..., :-1], d_by_id[..., -1:]
+            d_weights = d_weights + d_total
+        if call.value_table is not None:
+            d_by_id = self._products_with_rows(d_outputs, call.value_table)
+        return d_weights if d_by_id is None else self._add_bias(d_weights, d_by_id)
 
     def _scores(self):
         """Returns the scores `[B, N, C, S]`, with a large negative number for masked entries."""
-        scores = matmul(self._by_query["query"], transpose(self._by_key["key"]), self._dtype)
-        if "by_id" in self._by_query:
-            scores = self._add_bias(scores, self._by_query["by_id"])
+        call, by_query = self._call, self._by_query
+        scores = matmul(by_query["query"], transpose(self._by_key["key"]), self._dtype)
+        if call.key_table is not None:
+            by_id = self._products_with_rows(by_query["relative_query"], call.key_table)
+            scores = self._add_bias(scores, by_id)
+        elif call.scores_by_id is not None:
+            scores = self._add_bias(scores, by_query["scores_by_id"])
         masks = [self._by_key[name] for name in ("key_mask", "mask") if name in self._by_key]
-        if "mask" in self._by_query:
-            masks.append(self._by_query["mask"])
+        if "mask" in by_query:
+            masks.append(by_query["mask"])
         masks += self._masks_of_positions()
         if not masks:
             return scores
         is_valid_key = functools.reduce(ops.logical_and, masks)
         return fill_masked(scores, is_valid_key, MASKED_SCORE)
 
+    # Long tables `[L, X]` or `[N, L, X]`: the rows whose distances occur in the block.
+
+    @functools.cached_property
+    def _occurring(self):
+        """The (first row, end) of the difference rows whose distances may occur."""
+        (left, right), causal = self._call.distances, self._call.causal
+        num_rows = left if causal else left + right
+        if not (isinstance(self._first_position, int) and isinstance(self._num_keys, int)):
+            return 0, num_rows
+        lowest = 1 - self._first_position - self._block_size
+        highest = self._num_keys - 1 - self._first_position
+        # If causal, the first row is that of the distance 1 - left.
+        first = clip_size(lowest + left - causal, 0, num_rows)
+        return first, clip_size(highest + left - causal + 1, first, num_rows)
+
+    def _rows(self, table):
+        first, end = self._occurring
+        return table[..., first:end, :]
+
+    def _pad_rows(self, rows):
+        """The transpose of `_rows`."""
+        first, end = self._occurring
+        after = self._call.distances.num_ids - (2 if self._call.causal else 1) - end
+        return ops.pad(rows, [*[(0, 0)] * (len(rows.shape) - 2), (first, after), (0, 0)])
+
+    def _products_with_rows(self, x, table):
+        """Returns the products of `[B, N, C, X]` with a long table, `[B, N, C, L]`."""
+        first, end = self._occurring
+        products = matmul_rows(x, self._rows(table), self._dtype, transpose_table=True)
+        return pad_columns(products, first, table.shape[-2] - end)
+
+    def _sum_by_row(self, weights):
+        first, end = self._occurring
+        return self._sum_by_id(weights)[..., first:end]
+
     def _slice_keys(self, name, x):
         """Returns the keys that the block reads, of a tensor of `by_key` or of a mask."""
-        axis = 2 if name in ("key", "value") else 3
+        axis = 2 if name in BY_KEY else 3
         if axis == 3 and x.shape[3] == 1:
             return x
         start, shape = [0] * 4, list(ops.shape(x))
@@ -420,15 +490,9 @@ class Block:
         return self._key_positions() < self._band.start
 
 
-def query_tensors(call, by_id, segment):
-    """Returns a dict of the tensors by query that the scores of a segment's blocks need.
-
-    Args:
-        call: as in `Block`.
-        by_id: products of all queries with the difference rows of the key table, or None.
-        segment: the `Segment`.
-    """
-    tensors = {"query": call.query, "by_id": by_id}
+def query_tensors(call, segment):
+    """Returns a dict of the tensors by query that the scores of a segment's blocks need."""
+    tensors = {name: getattr(call, name) for name in ("query", "scores_by_id", "relative_query")}
     if call.mask is not None and call.mask.shape[2] != 1:
         tensors["mask"] = segment.keys(call.mask, axis=3)
     return {name: segment.queries(x) for name, x in tensors.items() if x is not None}
@@ -445,6 +509,11 @@ def key_tensors(call, segment):
 
 
 def needs_total(call):
+    """Returns whether the sums of the weights of the queries are results of the blocks."""
+    return call.needs_weights_by_id and weights_may_have_other_sums(call)
+
+
+def weights_may_have_other_sums(call):
     """Returns whether the weights of a query may have a sum other than 1."""
     is_masked = call.key_mask is not None or call.mask is not None
     return call.dropout is not None or is_masked or not all_queries_have_keys(call)
@@ -463,9 +532,44 @@ def all_queries_have_keys(call):
 
 
 def matmul(x, y, dtype):
-    """Returns `x @ y`, multiplied in `dtype` and cast to the accumulation dtype."""
-    product = backend.matmul(ops.cast(x, dtype), ops.cast(y, dtype))
+    """Returns `x @ y`, multiplied in `dtype` and cast to the accumulation dtype.
+
+    Heads of y may be shared by heads of x (see `heads`).
+    """
+    product = matmul_keys(ops.cast(x, dtype), ops.cast(y, dtype))
     return ops.cast(product, accumulation_dtype(dtype))
+
+
+def sum_over_queries(x, y, num_groups, dtype):
+    """Returns `heads.sum_over_queries`, multiplied and cast as by `matmul`."""
+    product = heads.sum_over_queries(ops.cast(x, dtype), ops.cast(y, dtype), num_groups)
+    return ops.cast(product, accumulation_dtype(dtype))
+
+
+def matmul_rows(x, rows, dtype, *, transpose_table=False):
+    """Returns `tables.matmul_table`, multiplied and cast as by `matmul`."""
+    x, rows = ops.cast(x, dtype), ops.cast(rows, dtype)
+    product = matmul_table(x, rows, transpose_table=transpose_table)
+    return ops.cast(product, accumulation_dtype(dtype))
+
+
+def rows_gradient(by_row, x, table):
+    """Returns the gradient of the rows of a table, `[L, X]` or `[N, L, X]`.
+
+    It is `by_rowᵀ·x`, summed over the batch and over heads that share the table.
+
+    Args:
+        by_row: `[B, N, C, L]`.
+        x: `[B, N, C, X]`.
+        table: the table, whose shape and dtype count.
+    """
+    dtype = keras.backend.standardize_dtype(table.dtype)
+    if len(table.shape) == 3:
+        gradient = ops.sum(matmul(transpose(by_row), x, dtype), axis=0)
+        is_shared = table.shape[0] == 1
+        return ops.sum(gradient, axis=0, keepdims=True) if is_shared else gradient
+    by_row, x = (ops.cast(ops.reshape(y, (-1, y.shape[-1])), dtype) for y in (by_row, x))
+    return ops.cast(backend.matmul(transpose(by_row), x), accumulation_dtype(dtype))
 
 
 def transpose(x):

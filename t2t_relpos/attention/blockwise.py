@@ -7,6 +7,11 @@ rows (see `band.difference_rows`), which are nonzero in two regions:
   consecutive keys;
 - the left tail, if bidirectional: all keys before the band share relative id 0.
 
+The algorithm gets scores by id of difference rows, and returns weights by id (see `tables`). Long
+tables are arguments instead, so that no tensor has `[T, R]` entries: a block multiplies the rows
+whose distances occur in it. The reference row is added outside. It is the same for all keys, so
+weights do not depend on it.
+
 The unrolled form reads a static slice of keys for each block, and saves the weights. The scanned
 form loops over the blocks and rematerializes the weights: memory is linear in length.
 
@@ -20,136 +25,150 @@ import keras
 
 from t2t_relpos.attention.band import Distances, difference_rows, extend_table
 from t2t_relpos.attention.blocks import (
+    BY_KEY,
     Block,
     key_tensors,
     make_segments,
-    matmul,
     needs_total,
     query_tensors,
-    transpose,
+    weights_may_have_other_sums,
 )
-from t2t_relpos.attention.tables import Results, differentiate, matmul_table
-from t2t_relpos.backend import accumulation_dtype, ops, zeros_like_results
+from t2t_relpos.attention.tables import (
+    Results,
+    differentiate,
+    relative_values,
+    scores_by_id,
+)
+from t2t_relpos.backend import (
+    MASKED_SCORE,
+    accumulation_dtype,
+    add_at,
+    ops,
+    zeros_like_results,
+)
+
+# Tables with more rows than this number of depths are long.
+LONG_TABLE = 2
 
 
 def attend(call, sizes, *, unrolled):
-    """Returns the outputs, in the unrolled form or in the scanned one."""
-    call, reference = _with_difference_rows(call)
-    segments = make_segments(call, sizes, unrolled=unrolled)
-    outputs = differentiate_outputs(
-        call,
+    """Returns the `Results`, in the unrolled form or in the scanned one."""
+    rows, references = _difference_rows(call)
+    of_rows = _with_rows(call, rows)
+    segments = make_segments(of_rows, sizes, unrolled=unrolled)
+    results = differentiate(
+        of_rows,
         lambda call: forward(call, segments, save_weights=unrolled),
         lambda call, *results: backward(call, segments, *results),
         lambda call: forward(call, segments, save_weights=False)[0],
     )
-    if needs_total(call):
-        outputs, total = ops.split(outputs, [call.value.shape[-1]], axis=-1)
-        reference = None if reference is None else total * reference
-    outputs = outputs if reference is None else outputs + reference
-    return Results(ops.cast(outputs, keras.backend.standardize_dtype(call.query.dtype)))
+    outputs, log_sums = results.outputs, results.log_sums
+    reference = references.get("value_table")
+    if results.weights_by_id is not None:
+        table = [rows["value_table"]] if of_rows.value_table is None else []
+        if needs_total(of_rows):
+            table.append(reference)
+            reference = None
+        table = ops.concatenate(table, axis=-2)
+        relative = relative_values(results.weights_by_id, table, call.query.dtype)
+        outputs = outputs + ops.cast(relative, outputs.dtype)
+    if reference is not None:
+        outputs = outputs + reference
+    if log_sums is not None and call.key_table is not None:
+        of_reference = scores_by_id(call.table_query, references["key_table"])
+        log_sums = ops.where(log_sums > MASKED_SCORE, log_sums + of_reference, log_sums)
+    return Results(ops.cast(outputs, call.query.dtype), log_sums=log_sums)
 
 
-def _with_difference_rows(call):
-    """Returns (the call with difference rows as tables, reference row of the values or None).
+def _extended(call):
+    """Returns distances of at least 1. Without tables, they have no effect on the outputs."""
+    return (call.distances or Distances(1, 1)).extended(causal=call.causal)
 
-    Without tables, distances are 1, which has no effect on the outputs. Masks are boolean, of rank
-    4 for pairs. A query offset that is not an int is int32.
+
+def _difference_rows(call):
+    """Returns (difference rows, reference rows), two dicts by the name of the table.
+
+    Difference rows have the dtype of queries. Reference rows of values are sums with outputs, in
+    the accumulation dtype.
     """
-    dtype = accumulation_dtype(keras.backend.standardize_dtype(call.query.dtype))
-    distances = call.distances or Distances(1, 1)
-    extended = distances.extended(causal=call.causal)
-    tables, references = {}, {}
+    dtype, extended = accumulation_dtype(call.query.dtype), _extended(call)
+    rows, references = {}, {}
     for name in ("key_table", "value_table"):
         table = getattr(call, name)
         if table is not None:
             # Keys after a query have no rows.
             needed = extended._replace(right=0) if call.causal else extended
-            table = extend_table(ops.cast(table, dtype), distances, needed)
-            rows = difference_rows(table, extended, causal=call.causal)
-            tables[name], references[name] = rows
+            table = extend_table(ops.cast(table, dtype), call.distances, needed)
+            difference, reference = difference_rows(table, extended, causal=call.causal)
+            rows[name] = ops.cast(difference, call.query.dtype)
+            references[name] = ops.cast(reference, call.query.dtype)
+    return rows, references
+
+
+def _with_rows(call, rows):
+    """Returns the call of the algorithm, with scores by id of the difference rows, or with rows.
+
+    Masks are boolean, of rank 4 for pairs. A query offset that is not an int is int32.
+    """
+    long = {name: x if _is_long(call, x) else None for name, x in rows.items()}
+    scores = None
+    if call.key_table is not None and long["key_table"] is None:
+        scores = scores_by_id(call.table_query, rows["key_table"])
+    is_short = call.value_table is not None and long["value_table"] is None
     mask, offset = call.mask, call.query_offset
     if mask is not None:
         mask = ops.reshape(mask, (*[1] * (4 - len(mask.shape)), *ops.shape(mask)))
-    call = dataclasses.replace(
+    return dataclasses.replace(
         call,
-        **tables,
-        max_relative_position=extended,
+        **long,
+        scores_by_id=scores,
+        relative_query=call.table_query if long.get("key_table") is not None else None,
+        needs_weights_by_id=is_short
+        or (call.value_table is not None and weights_may_have_other_sums(call)),
+        max_relative_position=_extended(call),
         mask=mask,
         key_mask=None if call.key_mask is None else ops.cast(call.key_mask, "bool"),
         query_offset=offset if isinstance(offset, int) else ops.cast(offset, "int32"),
     )
-    return call, references.get("value_table")
 
 
-def differentiate_outputs(call, forward, backward, plain):
-    """Returns outputs with a custom gradient: `differentiate` for an algorithm with tables.
-
-    Args:
-        call: an `AttentionCall`.
-        forward: function of the call that returns (outputs, saved results).
-        backward: function of the call, the saved results and the gradient of the outputs that
-            returns a dict of gradients.
-        plain: function of the call that returns the outputs.
-    """
-
-    def run(call):
-        outputs, saved = forward(call)
-        return Results(outputs), saved
-
-    return differentiate(
-        call,
-        run,
-        lambda call, saved, d_results: backward(call, saved, d_results.outputs),
-        lambda call: Results(plain(call)),
-    ).outputs
+def _is_long(call, rows):
+    return rows.shape[-2] > LONG_TABLE * max(call.key_dim, call.value_dim)
 
 
 class Saved(NamedTuple):
     """Results of the forward pass that the gradient reads.
 
     Args:
-        outputs: as returned by `forward`: `[B, N, T, Hv]`, or `[B, N, T, Hv + 1]` if the last
-            column has the sums of the weights after dropout.
-        sums: sums of the weights after dropout by id `[B, N, T, L]`, or None.
+        outputs: `[B, N, T, Hv]`, without the value rows of `weights_by_id`.
+        weights_by_id: as `Block.forward` returns them, `[B, N, T, X]`, or None.
         log_sums: log-sum-exp of the scores `[B, N, T, 1]`. Fully masked queries have a number so
             large that all their weights are zero.
         weights: weights of every segment before dropout, or None.
     """
 
     outputs: Any
-    sums: Any
+    weights_by_id: Any
     log_sums: Any
     weights: Any
 
 
 def forward(call, segments, *, save_weights):
-    """Returns (outputs, `Saved`) of a call whose tables are difference rows.
-
-    Weights can only be saved if every segment is one block.
-    """
-    by_id = products_with_rows(call.query, call.key_table, call.query.dtype)
-    segment_results = [
-        _forward_segment(call, segment, by_id, save_weights=save_weights) for segment in segments
-    ]
-    results = _join_segments([rows for rows, _ in segment_results])
-    outputs, sums = results["outputs"], results.get("sums")
-    if sums is not None:
-        outputs = outputs + matmul_rows(sums, call.value_table, call.query.dtype)
-    total = [results["total"]] if needs_total(call) else []
-    # Always concatenate: PyTorch's graph refers to the first `outputs`. Saving that tensor for the
-    # gradient would make a reference cycle.
-    outputs = ops.concatenate([outputs, *total], axis=-1)
-    return outputs, Saved(
-        outputs=outputs,
-        sums=sums,
-        log_sums=results["log_sums"],
-        weights=[weights for _, weights in segment_results] if save_weights else None,
-    )
+    """Returns (`Results`, `Saved`). Weights can only be saved if every segment is one block."""
+    found = [_forward_segment(call, segment, save_weights=save_weights) for segment in segments]
+    results = _join_segments([rows for rows, _ in found])
+    outputs, by_id, log_sums = map(results.get, ("outputs", "weights_by_id", "log_sums"))
+    weights = [weights for _, weights in found] if save_weights else None
+    returned = None
+    if call.needs_log_sums:
+        # `weights_and_log_sums` returns -MASKED_SCORE for fully masked queries.
+        returned = ops.where(log_sums < -MASKED_SCORE, log_sums, MASKED_SCORE)
+    return Results(outputs, by_id, returned), Saved(outputs, by_id, log_sums, weights)
 
 
-def _forward_segment(call, segment, by_id, *, save_weights):
+def _forward_segment(call, segment, *, save_weights):
     """Returns (a dict of results by query, weights before dropout if saved, or None)."""
-    by_query, by_key = query_tensors(call, by_id, segment), key_tensors(call, segment)
+    by_query, by_key = query_tensors(call, segment), key_tensors(call, segment)
     saved_weights = []
 
     def compute(number):
@@ -159,82 +178,66 @@ def _forward_segment(call, segment, by_id, *, save_weights):
         return results, {}, 0
 
     depths = {"outputs": call.value.shape[-1], "log_sums": 1}
-    if needs_total(call):
-        depths["total"] = 1
-    if call.value_table is not None:
-        depths["sums"] = call.value_table.shape[-2]
+    if call.needs_weights_by_id:
+        (left, right), is_long = call.distances, call.value_table is not None
+        num_rows = 0 if is_long else left if call.causal else left + right
+        depths["weights_by_id"] = num_rows + needs_total(call)
     rows, _ = segment.run(compute, _buffers(call, segment, depths), {})
     return rows, saved_weights[0] if save_weights else None
 
 
-def backward(call, segments, saved, d_outputs):
-    """Returns a dict that maps names of tensors to gradients."""
-    dtype = call.query.dtype
-    by_id = products_with_rows(call.query, call.key_table, dtype)
-    of_outputs = _output_gradients(call, saved, d_outputs)
-    segment_results = []
-    for index, segment in enumerate(segments):
+def backward(call, segments, saved, d_results):
+    """Returns a dict that maps names of tensors to gradients.
+
+    With scores s, weights p, dropout factors m, values v of keys and d_w of their ids, the gradient
+    of a score is `p·(m·(do·v + d_w) - row)`, where row is the sum of `p·m·(do·v + d_w)` minus the
+    gradient of the log-sum-exp.
+    """
+    d_outputs = ops.cast(d_results.outputs, accumulation_dtype(call.query.dtype))
+    row_sums = ops.sum(d_outputs * saved.outputs, axis=-1, keepdims=True)
+    by_query = {"d_outputs": d_outputs, "log_sums": saved.log_sums}
+    if saved.weights_by_id is not None:
+        d_by_id = by_query["d_weights_by_id"] = d_results.weights_by_id
+        row_sums = row_sums + ops.sum(d_by_id * saved.weights_by_id, axis=-1, keepdims=True)
+    if d_results.log_sums is not None:
+        row_sums = row_sums - d_results.log_sums
+    by_query["row_sums"] = row_sums
+    rows, totals = [], {}
+    # In causal attention, the last segment reads all keys.
+    for index in reversed(range(len(segments))):
         weights = None if saved.weights is None else saved.weights[index]
-        segment_results.append(_backward_segment(call, segment, by_id, of_outputs, weights))
-    results = _join_segments([rows for rows, _ in segment_results])
-    d_query, d_by_id = results["query"], results.get("d_by_id")
-    gradients = {
-        name: _add_keys([terms[name] for _, terms in segment_results], segments, call.key)
-        for name in ("key", "value")
-    }
-    if d_by_id is not None:
-        d_query = d_query + matmul_rows(d_by_id, call.key_table, dtype)
-        gradients["key_table"] = d_rows(d_by_id, call.query, call.key_table, dtype)
-    if saved.sums is not None:
-        d_outputs = of_outputs["d_outputs"]
-        gradients["value_table"] = d_rows(saved.sums, d_outputs, call.value_table, dtype)
-    gradients["query"] = d_query
+        of_segment, terms = _backward_segment(call, segments[index], by_query, weights)
+        rows.insert(0, of_segment)
+        for name, x in terms.items():
+            first_key = segments[index].first_key if name in BY_KEY else None
+            totals[name] = _add_terms(totals.get(name), x, first_key, call)
+    gradients = _join_segments(rows) | totals
     return {name: ops.cast(x, getattr(call, name).dtype) for name, x in gradients.items()}
 
 
-def _backward_segment(call, segment, by_id, of_outputs, weights):
-    """Returns (a dict of gradients by query, a dict of gradients of keys and values)."""
-    by_query, by_key = query_tensors(call, by_id, segment), key_tensors(call, segment)
+def _backward_segment(call, segment, of_outputs, weights):
+    """Returns (a dict of gradients by query, a dict of terms of the other gradients)."""
+    by_query, by_key = query_tensors(call, segment), key_tensors(call, segment)
     by_query |= {name: segment.queries(x) for name, x in of_outputs.items()}
 
     def compute(number):
         block = Block(call, segment, number, by_query, by_key)
         return *block.backward(weights), block.first_key
 
-    depths = {"query": call.query.shape[-1]}
-    if call.key_table is not None:
-        depths["d_by_id"] = call.key_table.shape[-2]
-    sums_by_key = {}
+    names = "query", "scores_by_id", "relative_query"
+    tensors = {name: getattr(call, name) for name in names}
+    depths = {name: x.shape[-1] for name, x in tensors.items() if x is not None}
+    totals = {}
     if not segment.is_single:
         dtype = accumulation_dtype(call.query.dtype)
-        keys = {name: by_key[name] for name in ("key", "value")}
-        sums_by_key = {n: zeros_like_results(ops.shape(x), dtype, x) for n, x in keys.items()}
-    return segment.run(compute, _buffers(call, segment, depths), sums_by_key)
-
-
-def _output_gradients(call, saved, d_outputs):
-    """Returns a dict of the tensors `[B, N, T, X]` that the gradient reads for each query.
-
-    With scores s, weights p, dropout factors m and rows v of values and of the table, the outputs
-    are `sum(p·m·v)`, and the gradient is `ds = p·(m·(do·v) - row_sums)`. The dict has:
-
-    - `"d_outputs"`: do;
-    - `"row_sums"`: `do·outputs`, equal to `sum(p·m·(do·v))`;
-    - `"log_sums"`: log-sum-exp of the scores, from which the weights are computed again;
-    - `"d_sums"`, if there is a value table: the products of do and its difference rows;
-    - `"d_total"`, if the weights have a sum other than 1: the product of do and its reference row.
-    """
-    d_outputs = ops.cast(d_outputs, accumulation_dtype(call.query.dtype))
-    tensors = {
-        "row_sums": ops.sum(d_outputs * saved.outputs, axis=-1, keepdims=True),
-        "log_sums": saved.log_sums,
-    }
-    if needs_total(call):
-        d_outputs, tensors["d_total"] = d_outputs[..., :-1], d_outputs[..., -1:]
-    tensors["d_outputs"] = d_outputs
-    if call.value_table is not None:
-        tensors["d_sums"] = products_with_rows(d_outputs, call.value_table, call.query.dtype)
-    return tensors
+        tensors = {name: getattr(call, name) for name in ("key_table", "value_table")}
+        tensors |= {name: by_key[name] for name in BY_KEY}
+        totals = {
+            name: zeros_like_results(ops.shape(x), dtype, x)
+            for name, x in tensors.items()
+            if x is not None
+        }
+    return segment.run(compute, _buffers(call, segment, depths), totals)
 
 
 def _buffers(call, segment, depths):
@@ -257,40 +260,16 @@ def _join_segments(results):
     return {name: ops.concatenate([x[name] for x in results], axis=2) for name in results[0]}
 
 
-def _add_keys(terms, segments, like):
-    """Returns the sum of gradients of the segments' keys, as `[B, N, S, X]`."""
-    length = ops.shape(like)[2]
-    total = None
-    for x, segment in zip(reversed(terms), reversed(segments)):
-        after = length - segment.first_key - ops.shape(x)[2]
-        if not (isinstance(after, int) and segment.first_key == after == 0):
-            x = ops.pad(x, [(0, 0), (0, 0), (segment.first_key, after), (0, 0)])
-        total = x if total is None else total + x
-    return total
+def _add_terms(total, terms, first_key, call):
+    """Returns the sum of the terms of a gradient. `total` is None, or the sum of earlier terms.
 
-
-def products_with_rows(x, rows, dtype):
-    """Returns the products of `[B, N, T, H]` with difference rows, `[B, N, T, L]`, or None."""
-    if rows is None:
-        return None
-    return matmul_rows(x, rows, dtype, transpose_table=True)
-
-
-def matmul_rows(x, rows, dtype, *, transpose_table=False):
-    """Returns the product of x `[B, N, T, L or H]` and difference rows, as `matmul`."""
-    x, rows = ops.cast(x, dtype), ops.cast(rows, dtype)
-    product = matmul_table(x, rows, transpose_table=transpose_table)
-    return ops.cast(product, accumulation_dtype(dtype))
-
-
-def d_rows(sums, x, rows, dtype):
-    """Returns the gradient of difference rows `[L, H]` or `[N, L, H]`.
-
-    It is `sumsᵀ·x`, summed over the batch and over heads that share the rows.
+    Terms by key `[B, G, keys of a segment, X]` begin at `first_key`. It is None for other terms.
     """
-    if len(rows.shape) == 3:
-        gradient = ops.sum(matmul(transpose(sums), x, dtype), axis=0)
-        is_shared = rows.shape[0] == 1
-        return ops.sum(gradient, axis=0, keepdims=True) if is_shared else gradient
-    sums, x = (ops.reshape(y, (-1, y.shape[-1])) for y in (sums, x))
-    return matmul(transpose(sums), x, dtype)
+    if first_key is None:
+        return terms if total is None else total + terms
+    after = ops.shape(call.key)[2] - first_key - ops.shape(terms)[2]
+    if isinstance(after, int) and first_key == after == 0:
+        return terms if total is None else total + terms
+    if total is None:
+        return ops.pad(terms, [(0, 0), (0, 0), (first_key, after), (0, 0)])
+    return add_at(total, terms, first_key)

@@ -236,6 +236,15 @@ BLOCK_REQUIREMENTS = (
     Condition("dropout is None or an `AttentionDropout`", lambda call: call.seeded_dropout),
     Condition("not `portable`", lambda call: not call.portable),
 )
+ONE_HEAD_OF_KEYS_EACH = Condition(
+    "as many heads of keys as of queries", lambda call: not call.grouped_queries
+)
+# Algorithms that read tables, and return outputs only.
+STANDARD_RESULTS = (
+    ONE_HEAD_OF_KEYS_EACH,
+    Condition("no `relative_query`", lambda call: not call.has_relative_query),
+    Condition("no `sinks`, no `return_log_sums`", lambda call: not call.needs_log_sums),
+)
 TENSORFLOW_ON_CPU = Condition(
     "TensorFlow on a CPU without XLA", lambda call: call.platform == TENSORFLOW_CPU
 )
@@ -449,6 +458,7 @@ TABLE = (
             Condition("PyTorch", lambda call: call.backend == "torch"),
             NO_TRANSFORM,
             NO_TABLES,
+            *STANDARD_RESULTS,
             *BLOCK_REQUIREMENTS,
             NO_DROPOUT,
             Condition(
@@ -481,6 +491,7 @@ TABLE = (
         requirements=(
             TENSORFLOW_WITHOUT_XLA,
             HAS_TABLE,
+            *STANDARD_RESULTS,
             *BLOCK_REQUIREMENTS,
             Condition("K >= 1; S >= T >= 1; query offset S - T", _full_matrix_fits),
             QUADRATIC_MEMORY_ALLOWED,
@@ -535,7 +546,10 @@ TABLE = (
         "tensorflow.engine.attend_in_blocks",
         reads_tables=True,
         saved_matrices=1,
-        requirements=(TENSORFLOW_ON_CPU, HAS_TABLE, *BLOCK_REQUIREMENTS, QUADRATIC_MEMORY_ALLOWED),
+        requirements=(
+            *(TENSORFLOW_ON_CPU, HAS_TABLE, *STANDARD_RESULTS, *BLOCK_REQUIREMENTS),
+            QUADRATIC_MEMORY_ALLOWED,
+        ),
         preferences=(
             Condition("`rematerialize` False", lambda call: call.rematerialize is False),
             up_to(SAVED_BLOCKS),
@@ -548,7 +562,7 @@ TABLE = (
         "tensorflow.engine.attend_in_blocks",
         reads_tables=True,
         saved_matrices=0,
-        requirements=(TENSORFLOW_ON_CPU, HAS_TABLE, *BLOCK_REQUIREMENTS),
+        requirements=(TENSORFLOW_ON_CPU, HAS_TABLE, *STANDARD_RESULTS, *BLOCK_REQUIREMENTS),
         sizes={"cpu": Sizes(256, causal_block=128, smallest=64, group=4096, chunk=32)},
         options={"save_weights": False},
     ),
@@ -575,6 +589,7 @@ TABLE = (
             HAS_FUSED_KERNEL,
             NO_TRANSFORM,
             HAS_TABLE,
+            *STANDARD_RESULTS,
             *BLOCK_REQUIREMENTS,
             Condition(
                 "known lengths of at least 1, an int as query offset, and max(T, S) times the "
@@ -599,6 +614,7 @@ TABLE = (
             HAS_FLASH_KERNEL,
             NO_TRANSFORM,
             HAS_TABLE,
+            ONE_HEAD_OF_KEYS_EACH,
             *BLOCK_REQUIREMENTS,
             Condition(
                 "known lengths of at least 1, and an int as query offset; on JAX T = S and query "

@@ -4,9 +4,8 @@ import dataclasses
 
 from t2t_relpos import backend
 from t2t_relpos.attention import blockwise
-from t2t_relpos.attention.blockwise import differentiate_outputs
 from t2t_relpos.attention.flash import combined_key_mask
-from t2t_relpos.attention.tables import Results
+from t2t_relpos.attention.tables import Results, differentiate
 
 DIFFERENTIABLE = "query", "key", "value", "key_table", "value_table"
 
@@ -26,12 +25,13 @@ def attend(call, sizes):
     def forward(call):
         outputs, log_sums = kernel.forward(*arguments(call))
         # Callers may change the outputs in place.
-        return outputs.clone(), (outputs, log_sums)
+        return Results(outputs.clone()), (outputs, log_sums)
 
-    def backward(call, saved, d_outputs):
-        return dict(zip(DIFFERENTIABLE, kernel.backward(*arguments(call), *saved, d_outputs)))
+    def backward(call, saved, d_results):
+        tensors = *arguments(call), *saved, d_results.outputs
+        return dict(zip(DIFFERENTIABLE, kernel.backward(*tensors)))
 
-    def outputs_by_blocks(call):
-        return blockwise.attend(call, sizes, unrolled=False).outputs
+    def attend_in_blocks(call):
+        return blockwise.attend(call, sizes, unrolled=False)
 
-    return Results(differentiate_outputs(call, forward, backward, outputs_by_blocks))
+    return differentiate(call, forward, backward, attend_in_blocks)

@@ -8,6 +8,7 @@ arbitrary relative ids. Those of `skew` pad, reshape and slice.
 import dataclasses
 import math
 
+from t2t_relpos.attention.heads import matmul_keys
 from t2t_relpos.attention.tables import Results
 from t2t_relpos.backend import (
     LARGE_INDEX_DTYPE,
@@ -98,7 +99,7 @@ def attend_full_matrix(call, expand=None, sum_by_id=None):
 
 def products_with_keys(query, key):
     """Returns `query·keyᵀ` `[.., T, S]`, in the accumulation dtype."""
-    products = matmul(query, ops.swapaxes(key, -1, -2))
+    products = matmul_keys(query, ops.swapaxes(key, -1, -2))
     return ops.cast(products, accumulation_dtype(query.dtype))
 
 
@@ -112,7 +113,7 @@ def _attend_by_scores(call, scores):
         log_sums = ops.logsumexp(masked, axis=-1, keepdims=True)
     weights = ops.cast(softmax(scores, mask), call.query.dtype)
     dropped = weights if call.dropout is None else call.dropout(weights)
-    return Results(matmul(dropped, call.value), log_sums=log_sums, weights=weights), dropped
+    return Results(matmul_keys(dropped, call.value), log_sums=log_sums, weights=weights), dropped
 
 
 def scores_by_rows(query, table, ids):

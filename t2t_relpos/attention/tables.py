@@ -26,7 +26,10 @@ from t2t_relpos.backend import (
 )
 
 # Tensors of a call that an algorithm with a gradient of its own differentiates.
-DIFFERENTIABLE = "query", "key", "value", "scores_by_id", "key_table", "value_table"
+DIFFERENTIABLE = (
+    *("query", "key", "value", "scores_by_id"),
+    *("relative_query", "key_table", "value_table"),
+)
 
 
 class Results(NamedTuple):

@@ -61,15 +61,15 @@ def on_device_of_query(function):
     return function
 
 
-def untraced(shapes):
+def untraced(types):
     """Returns a decorator of a function that torch.compile does not trace.
 
     Tracing the code of Keras would take minutes, and fail. The function becomes one node of the
     graph. In a graph for one shape, the node is compiled as any other.
 
     Args:
-        shapes: function of the arguments of the decorated function that returns the shapes of its
-            results. Those have the dtype of the tensor "query".
+        types: function of the arguments of the decorated function that returns a pair (shape, name
+            of the dtype) for each of its results.
 
     The decorated function returns a list of tensors. Its arguments are dicts, whose values are
     tensors, numbers, strings, tuples or None. The tensor "query" of the first dict has the device

@@ -107,8 +107,8 @@ def _device_scope(x):
     return keras.device(str(x.device))
 
 
-def untraced(shapes):
-    return torch_compiled.untraced(shapes, _device_scope)
+def untraced(types):
+    return torch_compiled.untraced(types, _device_scope)
 
 
 def compile_function(model, function, *, jit_compile):

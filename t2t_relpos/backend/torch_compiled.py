@@ -27,11 +27,11 @@ def _is_in_portable():
     return keras_ops.is_in_portable()
 
 
-def untraced(shapes, scope):
+def untraced(types, scope):
     """Returns the decorator `t2t_relpos.backend.untraced`.
 
     Args:
-        shapes: as of `t2t_relpos.backend.untraced`.
+        types: as of `t2t_relpos.backend.untraced`.
         scope: function of the tensor "query" that returns a context for computing on its device.
     """
 
@@ -41,7 +41,7 @@ def untraced(shapes, scope):
             with scope(args[0]["query"]):
                 return function(*args)
 
-        forward, backward = _define_operations(compute, shapes)
+        forward, backward = _define_operations(compute, types)
 
         @torch.compiler.allow_in_graph
         def node(*args):
@@ -172,7 +172,7 @@ def _recording():
         yield
 
 
-def _define_operations(function, shapes):
+def _define_operations(function, types):
     """Returns two operations of PyTorch: a function of dicts, and its gradients.
 
     The first one returns the results. If a tensor needs a gradient, an empty tensor follows, the
@@ -198,7 +198,8 @@ def _define_operations(function, shapes):
 
     def shapes_of_forward(tensors, numbers, others, needed):
         args = _Call(tensors, numbers, others).arguments()
-        results = [args[0]["query"].new_empty(shape) for shape in shapes(*args)]
+        new_empty = args[0]["query"].new_empty
+        results = [new_empty(shape, dtype=getattr(torch, dtype)) for shape, dtype in types(*args)]
         return [*results, _new_handle()] if any(needed) else results
 
     def backward(tensors, numbers, others, needed, handle, d_results):
