@@ -27,7 +27,6 @@ from t2t_relpos.backend import (
     write_slice,
 )
 
-
 # Names of tensors by key.
 BY_KEY = "key", "value"
 
@@ -345,7 +344,9 @@ class Block:
             terms["key_table"] = self._pad_rows(rows_gradient(by_row, query, call.key_table))
         if call.value_table is not None:
             by_row = self._sum_by_row(dropped)
-            terms["value_table"] = self._pad_rows(rows_gradient(by_row, d_outputs, call.value_table))
+            terms["value_table"] = self._pad_rows(
+                rows_gradient(by_row, d_outputs, call.value_table)
+            )
         return gradients, terms
 
     def _d_weights(self):
