@@ -2,6 +2,7 @@
 
 import importlib
 import re
+from pathlib import Path
 
 import pytest
 from absl import flags
@@ -10,6 +11,10 @@ from trainer import t2t_flags
 from trainer.errors import PROGRAMS
 
 TRAINER = "problem model hparams_set hparams data_dir output_dir train_steps eval_steps worker_gpu"
+GUIDE = Path(__file__).parents[2] / t2t_flags.PAGE
+# Programs of tensor2tensor on that page, and those that replace them.
+OLD = {"trainer": "train", "avg-all": "average", "exporter": "export", "decoder": "translate"}
+OLD["bleu"] = "evaluate"
 DECODER = "problem model output_dir decode_from_file decode_to_file decode_hparams checkpoint_path"
 
 
@@ -56,3 +61,13 @@ def test_error_has_a_line_for_each_flag():
     assert [line.split()[0] for line in lines] == names
     assert lines[3] == "  --output_dir  --model_dir"
     assert last == f"Complete commands, old and new: {t2t_flags.PAGE}, section Commands."
+
+
+def test_commands_of_the_page_are_answered():
+    lines = re.findall(r"^t2t-(\S+) (--.*)$", GUIDE.read_text().replace("\\\n", ""), re.MULTILINE)
+    assert [name for name, _ in lines] == ["trainer", "avg-all", "exporter", "decoder", "bleu"]
+    for name, line in lines:
+        program, given = OLD[name], re.findall(r"--(\w+)", line)
+        own = flags_of(program)
+        found = t2t_flags.replacements(program, given, own)
+        assert found and {*given} <= own | {*found}, name
