@@ -72,9 +72,11 @@ $(VENV)/trainer-text: setup.cfg pyproject.toml
 quickstart: $(VENV)/trainer-text
 	TF_CPP_MIN_LOG_LEVEL=3 PYTHON=$(RUN) examples/quickstart.sh $(QUICKSTART)
 
-# Builds the site in build/site. Fails on broken links, anchors and references.
+# Builds the site in build/site. Fails on broken links, anchors and references, and with Chromium on
+# pages that scroll sideways.
 docs: $(VENV)/installed
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
+	$(RUN) docs/site_build/page_widths.py build/site
 
 # Writes two guides as notebooks to build/notebooks.
 notebooks: $(VENV)/installed

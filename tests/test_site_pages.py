@@ -124,8 +124,9 @@ def test_notebook_of_a_page():
     ]
 
 
-def test_citation_and_changelog_have_the_version():
+def test_citation_changelog_and_readme_have_the_version():
     version = t2t_relpos.__version__
+    assert f"\nVersion {version}, " in (ROOT / "README.md").read_text()
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
     assert re.search(rf"^## {re.escape(version)} ", (ROOT / "CHANGELOG.md").read_text(), re.M)
 
