@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
-from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 # A slow request should end with an error before its client gives up.
 TIMEOUT_SECONDS = 30
@@ -24,6 +23,8 @@ DTYPES = {"U": tf.string, "i": tf.int32, "f": tf.float32}
 
 def make_request(model: str, body: dict, label: str | None = None):
     """Returns a PredictRequest of the body of a REST request, for a version with a label."""
+    from tensorflow_serving.apis import predict_pb2
+
     request = predict_pb2.PredictRequest()
     request.model_spec.name = model
     request.model_spec.signature_name = body["signature_name"]
@@ -37,6 +38,7 @@ def make_request(model: str, body: dict, label: str | None = None):
 
 def main(argv):
     import grpc
+    from tensorflow_serving.apis import prediction_service_pb2_grpc
 
     address, model, file, *label = argv[1:]
     body = json.loads(Path(file).read_text())
