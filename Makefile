@@ -42,6 +42,8 @@ CORE_TESTS := tests/backend tests/test_backends.py tests/test_first_calls.py \
   tests/layers/test_torch_synchronization.py tests/layers/test_transforms.py \
   tests/integrations tests/examples/test_jax_translation.py
 QUICKSTART := runs/quickstart
+# setuptools warns in a box of folders that have the name of a package, such as `trainer`.
+QUIET := PYTHONWARNINGS=ignore::UserWarning
 # One process more than cores, because some tests wait; at most 4, since each needs a few GB.
 WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); \
   echo $$((cores < 3 ? cores + 1 : 4)))
@@ -56,16 +58,25 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 $(VENV)/installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --upgrade pip
-	$(RUN) -m pip install --quiet --editable '.[$(EXTRAS)]'
+	$(QUIET) $(RUN) -m pip install --quiet --editable '.[$(EXTRAS)]'
+	touch $@
+
+# The requirements of the programs on text files, a part of the environment.
+$(VENV)/trainer-text: setup.cfg pyproject.toml
+	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --upgrade pip
+	$(QUIET) $(RUN) -m pip install --quiet --editable '.[trainer-text]'
 	touch $@
 
 # Trains on the synthetic corpus, evaluates, exports, translates.
-quickstart: $(VENV)/installed
+quickstart: $(VENV)/trainer-text
 	TF_CPP_MIN_LOG_LEVEL=3 PYTHON=$(RUN) examples/quickstart.sh $(QUICKSTART)
 
-# Builds the site in build/site. Fails on broken links, anchors and references.
+# Builds the site in build/site. Fails on broken links, anchors and references, and with Chromium on
+# pages that scroll sideways.
 docs: $(VENV)/installed
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
+	$(RUN) docs/site_build/page_widths.py build/site
 
 # Writes two guides as notebooks to build/notebooks.
 notebooks: $(VENV)/installed

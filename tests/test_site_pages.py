@@ -124,8 +124,18 @@ def test_notebook_of_a_page():
     ]
 
 
-def test_citation_and_changelog_have_the_version():
+def test_without_chromium_the_width_of_pages_is_not_checked(monkeypatch, capsys):
+    page_widths = importlib.import_module("page_widths")
+    monkeypatch.setattr(page_widths.shutil, "which", lambda name: None)
+    page_widths.main("absent")
+    assert capsys.readouterr().out == (
+        "The width of pages was not checked: chromium and chromedriver are not installed.\n"
+    )
+
+
+def test_citation_changelog_and_readme_have_the_version():
     version = t2t_relpos.__version__
+    assert f"\nVersion {version}, " in (ROOT / "README.md").read_text()
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
     assert re.search(rf"^## {re.escape(version)} ", (ROOT / "CHANGELOG.md").read_text(), re.M)
 

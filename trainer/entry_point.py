@@ -17,6 +17,7 @@ from pathlib import Path
 from absl import app, flags
 from absl import logging as absl_logging
 
+from . import t2t_flags
 from .errors import PROGRAMS, as_installed, errors_as_exit_codes
 
 # The flags belong to the program that defines them, so that its --help lists them.
@@ -97,6 +98,10 @@ def _name(argv):
 def _describe_unknown(flag, argv):
     """Returns the error of a flag that a program does not have."""
     own = [own.name for own in flags.FLAGS.get_flags_for_module(argv[0])]
+    given = [each.lstrip("-").partition("=")[0] for each in argv[1:] if each.startswith("-")]
+    replaced = t2t_flags.replacements(Path(argv[0]).stem, given, own)
+    if flag in replaced:
+        return as_installed(t2t_flags.describe(_name(argv), replaced))
     similar = _most_similar(flag, own)
     others = [name for name in PROGRAMS if flag in _flags_of(name)]
     remedy = _REMEDIES.get(flag)

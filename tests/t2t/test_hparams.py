@@ -69,9 +69,8 @@ def test_sets_equal_tensor2tensor(hparams_set):
 
 
 def test_page_lists_supported_and_refused_sets():
-    page = pathlib.Path(__file__).parents[2] / "docs" / "guides" / "from_tensor2tensor.md"
-    section = page.read_text().split("\n## Hparams sets\n")[1].split("\n## ")[0]
-    known, refused, _training = re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE)
+    page = pathlib.Path(__file__).parents[2] / "docs" / "guides" / "t2t_hparams_sets.md"
+    known, refused, _training = re.findall(r"(?:^\|.*\n)+", page.read_text(), re.MULTILINE)
     rows = [row.split("|")[1:3] for row in known.splitlines()[2:]]
     sets = [re.findall(r"`(\w+)`", names) for _, names in rows]
     assert sorted(sum(sets, [])) == sorted(SETS.keys() - REFUSED.keys())

@@ -72,6 +72,16 @@ UNKNOWN_FLAGS = {
     "by --help.",
     ("train", "--log_di=x"): "Flags are listed by --help.",
 }
+# An answer to flags of tensor2tensor, of which the program has one.
+T2T_FLAGS = "--problem=x", "--output_dir=x", "--train_steps=5"
+T2T_ANSWER = """\
+trainer.train: Expected flags of trainer.train. Received: flags of tensor2tensor. Give instead:
+  --problem     --train_source=FILE and --train_target=FILE, or --data=NAME of TensorFlow Datasets;\
+ --train_text=FILE for a language model
+  --output_dir  --model_dir
+Complete commands, old and new: docs/guides/from_tensor2tensor.md, section Commands.
+loaded:
+"""
 SETTINGS = """
 from trainer.config import RunConfig
 print(RunConfig(preset="tiny", model_dir="x", data="any").resolve().warmup_steps)
@@ -95,6 +105,7 @@ def outputs():
     programs = {"settings": SETTINGS, "list": LIST}
     for name, flag in UNKNOWN_FLAGS:
         programs[f"{name} {flag}"] = UNKNOWN.format(name=name, flag=flag)
+    programs["tensor2tensor"] = UNKNOWN.format(name="train", flag='", "'.join(T2T_FLAGS))
     for name in FLAG:
         programs |= {f"trainer.{name}": MODULE.format(name=name)}
         programs |= {f"relpos-{name}": SCRIPT.format(name=name)}
@@ -127,6 +138,10 @@ def test_unknown_flag_has_a_remedy(name, flag, outputs):
     error, loaded = outputs[f"{name} {flag}"].splitlines()
     assert error == f"trainer.{name}: {received} {UNKNOWN_FLAGS[name, flag]}"
     assert loaded == "loaded:"
+
+
+def test_flags_of_tensor2tensor_are_answered_together(outputs):
+    assert outputs["tensor2tensor"] == T2T_ANSWER
 
 
 def test_list_of_programs(outputs):

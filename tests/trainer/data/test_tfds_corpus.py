@@ -3,8 +3,11 @@
 TensorFlow Datasets takes seconds to import, so only fixtures import it.
 """
 
+import sys
+
 import pytest
 
+from trainer import errors
 from trainer.config import RunConfig
 from trainer.data.corpus import MissingSplitError, read_tfds
 from trainer.model_dir import ModelDirectory
@@ -134,3 +137,15 @@ def test_training_without_a_validation_split_warns(tfds_dir, tmp_path, caplog):
     prepared = preparation.prepare(config, directory)
     assert (len(prepared.train_pairs), prepared.dev_pairs) == (4, None)
     assert f"Training without a dev set. {message}" in caplog.text
+
+
+def test_without_tensorflow_datasets_the_error_names_the_extra(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    with pytest.raises(SystemExit) as stopped:
+        with errors.errors_as_exit_codes("trainer.train"):
+            read_tfds("wmt14_translate/de-en", "train")
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == (
+        "trainer.train: Expected the package tensorflow_datasets. Received: an environment "
+        "without it. Install it: pip install 't2t-relpos[trainer]'.\n"
+    )

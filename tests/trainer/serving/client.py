@@ -4,7 +4,7 @@
 
 With the package tensorflow-serving-api, arguments and outputs are sent as its messages, whose
 names, dtypes and shapes are checked as TensorFlow Serving does, and the warm-up requests are run.
-It needs the folder tests/support in PYTHONPATH.
+It needs the project and its folder tests/support in PYTHONPATH.
 """
 
 import json
@@ -16,18 +16,28 @@ import tensorflow_text  # noqa: F401, registers operations of the model
 from signature_calls import as_tensors, meta_graph
 
 try:
+    from google.protobuf import text_format
     from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
+    from tensorflow_serving.config import model_server_config_pb2
+
+    from examples.serving.grpc_client import make_request
 except ModuleNotFoundError:
     predict_pb2 = None
 
+EXAMPLES = Path(__file__).parents[3] / "examples/serving"
 
-def make_request(name, tensors):
-    """Returns a PredictRequest."""
-    request = predict_pb2.PredictRequest()
-    request.model_spec.name, request.model_spec.signature_name = "mine", name
-    for key, value in tensors.items():
-        request.inputs[key].CopyFrom(tf.make_tensor_proto(value))
-    return predict_pb2.PredictRequest.FromString(request.SerializeToString())
+
+def check_models_config(text):
+    """Asserts that a ModelServerConfig has two versions, and a label for each of them."""
+    config = text_format.Parse(text, model_server_config_pb2.ModelServerConfig())
+    (model,) = config.model_config_list.config
+    assert [*model.model_version_policy.specific.versions] == [1, 2]
+    assert dict(model.version_labels) == {"stable": 1, "canary": 2}
+
+
+def sent(request):
+    """Returns a message as it arrives."""
+    return type(request).FromString(request.SerializeToString())
 
 
 def check(tensors, infos):
@@ -61,6 +71,15 @@ def warm_up(model, definitions, file):
     return len(records)
 
 
+def check_examples(model, definitions):
+    """Parses the config of examples/serving, and answers its requests."""
+    check_models_config((EXAMPLES / "models.config").read_text())
+    for file in sorted((EXAMPLES / "translation").glob("*.json")):
+        request = sent(make_request("mine", json.loads(file.read_text()), "stable"))
+        assert request.model_spec.version_label == "stable"
+        predict(model, definitions[request.model_spec.signature_name], request)
+
+
 def as_lists(outputs):
     """Returns outputs as lists of numbers and of str with escaped bytes."""
 
@@ -81,8 +100,14 @@ def main(path):
         if predict_pb2 is None:
             outputs = signature(**tensors)
         else:
-            outputs = predict(model, definitions[name], make_request(name, tensors))
+            request = predict_pb2.PredictRequest()
+            request.model_spec.name, request.model_spec.signature_name = "mine", name
+            for key, value in tensors.items():
+                request.inputs[key].CopyFrom(tf.make_tensor_proto(value))
+            outputs = predict(model, definitions[name], sent(request))
         answers.append(as_lists(outputs))
+    if predict_pb2 is not None:
+        check_examples(model, definitions)
     warmup_file = path / "assets.extra/tf_serving_warmup_requests"
     count = None if predict_pb2 is None else warm_up(model, definitions, warmup_file)
     print(json.dumps({"tensorflow": tf.__version__, "answers": answers, "warmup_requests": count}))

@@ -31,7 +31,7 @@ def test_export_runs_in_another_version(python, exported_dir, loaded):
     asked = [*calls(TEXT), ("serving_default", {"text": []})]
     done = subprocess.run(
         [python, CLIENT, exported_dir / "1"],
-        env=environment(PYTHONPATH=str(ROOT / "tests/support")),
+        env=environment(PYTHONPATH=f"{ROOT / 'tests/support'}:{ROOT}"),
         input=json.dumps(asked),
         capture_output=True,
         text=True,

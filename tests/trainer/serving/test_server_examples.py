@@ -1,0 +1,141 @@
+"""Tests of examples/serving: config files, requests of all signatures, and the load test."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from google.protobuf import (
+    descriptor_pb2,
+    descriptor_pool,
+    message_factory,
+    text_format,
+    wrappers_pb2,
+)
+from signature_calls import as_tensors
+from subprocesses import ROOT
+
+from examples.serving import load_test
+from t2t_relpos.models import CausalLM, TransformerConfig
+from trainer.serving.generation_settings import GenerationSettings
+from trainer.serving.language_module import LanguageModule
+
+FOLDER = ROOT / "examples/serving"
+BATCHING = (FOLDER / "batching.config").read_text()
+# Messages of TensorFlow Serving that the package tensorflow-serving-api does not have: the types of
+# their fields, from its files session_bundle_config.proto and monitoring_config.proto.
+MESSAGES = {
+    "BatchingParameters": {
+        **dict.fromkeys(
+            (
+                *("max_batch_size", "batch_timeout_micros", "max_enqueued_batches"),
+                *("num_batch_threads", "max_execution_batch_size"),
+            ),
+            ".google.protobuf.Int64Value",
+        ),
+        "enable_large_batch_splitting": ".google.protobuf.BoolValue",
+        "pad_variable_length_inputs": "bool",
+    },
+    "PrometheusConfig": {"enable": "bool", "path": "string"},
+    "MonitoringConfig": {"prometheus_config": ".PrometheusConfig"},
+}
+TYPES = {"bool": descriptor_pb2.FieldDescriptorProto.TYPE_BOOL}
+TYPES["string"] = descriptor_pb2.FieldDescriptorProto.TYPE_STRING
+
+
+@pytest.fixture(scope="module")
+def messages():
+    """Returns the classes of `MESSAGES`."""
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
+    file = descriptor_pb2.FileDescriptorProto(name="serving.proto", syntax="proto3")
+    file.dependency.append(wrappers_pb2.DESCRIPTOR.name)
+    for name, fields in MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for number, (field, kind) in enumerate(fields.items(), start=1):
+            options = {"type": TYPES[kind]} if kind in TYPES else {"type_name": kind}
+            message.field.add(name=field, number=number, label=1, **options)
+    pool.AddSerializedFile(file.SerializeToString())
+    find = pool.FindMessageTypeByName
+    return {name: message_factory.GetMessageClass(find(name)) for name in MESSAGES}
+
+
+def test_batching_config(messages):
+    found = text_format.Parse(BATCHING, messages["BatchingParameters"]())
+    assert (found.max_batch_size.value, found.max_execution_batch_size.value) == (256, 32)
+    assert found.enable_large_batch_splitting.value and found.pad_variable_length_inputs
+
+
+def test_monitoring_config(messages):
+    text = (FOLDER / "monitoring.config").read_text()
+    found = text_format.Parse(text, messages["MonitoringConfig"]()).prometheus_config
+    assert found.enable and found.path == "/monitoring/prometheus/metrics"
+
+
+def bodies(kind):
+    """Returns the bodies of the requests in a folder by the name of the file."""
+    files = (FOLDER / kind).glob("*.json")
+    return {file.stem: json.loads(file.read_text()) for file in files}
+
+
+def test_a_request_of_each_signature_is_answered(loaded):
+    requests = bodies("translation")
+    assert {*requests} == {*loaded.signatures}
+    for name, body in requests.items():
+        assert body.keys() == {"signature_name", "inputs"} and body["signature_name"] == name
+        signature = loaded.signatures[name]
+        specs = signature.structured_input_signature[1]
+        assert body["inputs"].keys() == specs.keys()
+        for key, value in body["inputs"].items():
+            assert (
+                np.asarray(value).dtype.kind
+                == {"string": "U", "int32": "i", "float32": "f"}[specs[key].dtype.name]
+            )
+        answer = signature(**as_tensors(body["inputs"], specs))
+        assert {value.shape[0] for value in answer.values()} == {2}
+
+
+def test_a_request_of_each_signature_of_a_language_model_is_answered(make_module):
+    tokenizer = make_module().tokenizers.source
+    sizes = {"num_decoder_layers": 1, "hidden_dim": 8, "intermediate_dim": 8, "num_heads": 2}
+    config = TransformerConfig(vocab_size=tokenizer.vocab_size, **sizes)
+    settings = GenerationSettings(sampler="random", max_length=12)
+    module = LanguageModule(CausalLM(config=config), tokenizer, settings)
+    requests = bodies("language_model")
+    assert {*requests} == {*module.signatures}
+    for name, body in requests.items():
+        assert body["signature_name"] == name
+        specs = module.signatures[name].input_signature
+        specs = {spec.name: spec for spec in specs}
+        assert body["inputs"].keys() == specs.keys()
+        answer = module.signatures[name](**as_tensors(body["inputs"], specs))
+        assert {value.shape[0] for value in answer.values()} == {2}
+
+
+def test_load_test_counts_answers_and_errors(loaded, sentences):
+    requests = [sentences[:2], sentences[2:3]]
+    call = loaded.signatures["serving_default"]
+    found = load_test.load_test(call, requests, seconds=0.3, threads=8)
+    count = len(found["latencies"])
+    assert count >= 8 and found["errors"] == []
+    assert 1.4 * count <= found["sentences"] <= 1.6 * count
+    assert found["cpu"] > 0 and found["seconds"] >= 0.3
+
+    def fail(text):
+        raise tf.errors.UnavailableError(None, None, "The queue is full.\nMore.")
+
+    lines = load_test.describe(load_test.load_test(fail, requests, seconds=0.01, threads=1))
+    assert lines[0].startswith("requests     0 in 0.") and lines[-1] == "  The queue is full."
+
+
+def test_batched_requests_have_equal_answers_up_to_the_largest_request(loaded, sentences):
+    call = loaded.signatures["serving_default"]
+    batched = load_test.batched(call, BATCHING)
+    text = tf.constant((sentences * 24)[:256])
+    answer, expected = batched(text=text), call(text=text)
+    assert answer["translations"].numpy().tolist() == expected["translations"].numpy().tolist()
+    np.testing.assert_allclose(answer["scores"], expected["scores"], atol=1e-4)
+    with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+        batched(text=tf.fill([257], "A dog runs."))
+    assert re.search("size 257 is larger than maximum input batch size 256", raised.value.message)
