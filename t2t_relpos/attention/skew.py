@@ -121,15 +121,15 @@ def sum_by_id(weights, distances, query_offset, offset_range=None):
     )
 
 
-# In exports of unknown lengths, products with one-hot ids expand and sum by id. A slice, and zeros
-# of a size such as T - 1, would make PyTorch's exports refuse some lengths.
+# In exports of unknown lengths, columns have ids, of which there are few. Slices of unknown sizes, and
+# sizes such as T - 1, would make PyTorch's exports refuse some lengths.
 
 
 def _expand_by_columns(by_id, distances, length_k, query_offset):
     """Returns `expand_ids` for lengths that are tensors or symbols."""
     batch, heads, length_q, _ = ops.shape(by_id)
-    columns = _one_hot_columns(length_q, length_k, distances, query_offset, by_id.dtype)
-    expanded = matmul(by_id, ops.swapaxes(columns, 0, 1))
+    ids = _ids_of_columns(length_q, length_k, distances, query_offset)
+    expanded = ops.take(by_id, ids, axis=-1)
     width = length_q + length_k
     flat = ops.reshape(expanded, (batch, heads, length_q * (width + 1)))[..., length_q:]
     return ops.reshape(flat, (batch, heads, length_q, width))[..., :length_k]
@@ -138,19 +138,19 @@ def _expand_by_columns(by_id, distances, length_k, query_offset):
 def _sum_by_columns(weights, distances, query_offset):
     """Returns `sum_by_id` for lengths that are tensors or symbols."""
     batch, heads, length_q, length_k = ops.shape(weights)
-    columns = _one_hot_columns(length_q, length_k, distances, query_offset, weights.dtype)
+    ids = _ids_of_columns(length_q, length_k, distances, query_offset)
     width = length_q + length_k
     zeros = ops.zeros((batch, heads, length_q, length_q), dtype=weights.dtype)
     flat = ops.reshape(ops.concatenate([weights, zeros], axis=-1), (batch, heads, length_q * width))
     flat = ops.concatenate([zeros[:, :, 0], flat], axis=-1)
-    return matmul(ops.reshape(flat, (batch, heads, length_q, width + 1)), columns)
+    by_column = ops.reshape(flat, (batch, heads, length_q, width + 1))
+    return matmul(by_column, one_hot(ids, distances.num_ids, weights.dtype))
 
 
-def _one_hot_columns(length_q, length_k, distances, query_offset, dtype):
-    """Returns the one-hot ids `[T + S + 1, R]` of the distances from `-T - query_offset` on."""
+def _ids_of_columns(length_q, length_k, distances, query_offset):
+    """Returns the ids `[T + S + 1]` of the distances from `-T - query_offset` on."""
     distance = arange(length_q + length_k + 1) - (length_q + query_offset)
-    ids = ops.clip(distance, -distances.left, distances.right) + distances.left
-    return one_hot(ids, distances.num_ids, dtype)
+    return ops.clip(distance, -distances.left, distances.right) + distances.left
 
 
 def pad_columns(x, before, after):
