@@ -121,15 +121,17 @@ def sum_by_id(weights, distances, query_offset, offset_range=None):
     )
 
 
-# In exports of unknown lengths, columns have ids, of which there are few. Slices of unknown sizes, and
-# sizes such as T - 1, would make PyTorch's exports refuse some lengths.
+# In exports of unknown lengths, each column has an id. Slices of unknown sizes, and sizes such as
+# T - 1, would make PyTorch's exports refuse some lengths.
 
 
 def _expand_by_columns(by_id, distances, length_k, query_offset):
     """Returns `expand_ids` for lengths that are tensors or symbols."""
     batch, heads, length_q, _ = ops.shape(by_id)
     ids = _ids_of_columns(length_q, length_k, distances, query_offset)
-    expanded = ops.take(by_id, ids, axis=-1)
+    # A gather of columns takes about twice the time of this product in ONNX Runtime.
+    columns = one_hot(ids, distances.num_ids, by_id.dtype)
+    expanded = matmul(by_id, ops.swapaxes(columns, 0, 1))
     width = length_q + length_k
     flat = ops.reshape(expanded, (batch, heads, length_q * (width + 1)))[..., length_q:]
     return ops.reshape(flat, (batch, heads, length_q, width))[..., :length_k]
