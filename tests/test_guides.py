@@ -8,8 +8,11 @@ a decimal point may differ by 2 %. HTML comments before a block change this:
     <!-- not run: REASON -->    the block does not run
     <!-- tolerance: 0.1 -->     relative tolerance of the numbers in a `text` block
     <!-- output varies: REASON -->    only the number of lines of a `text` block is compared
+    <!-- backend: torch -->    the block runs with the others of this backend, in an interpreter and
+                               a folder of their own
 
-To see all outputs of a page: `python tests/test_guides.py PAGE`, in an empty folder.
+To see all outputs of a page: `python tests/test_guides.py PAGE`, in an empty folder. A second
+argument selects the blocks of a backend.
 """
 
 import ast
@@ -31,23 +34,41 @@ PAGES = [
 ]
 # Packages that a page needs in addition to the extra `test`.
 REQUIRED = {
+    "exports torch": ("torch", "transformers", "onnxscript"),
     "jax": ("jax", "flax", "optax"),
     "music": ("mido", "music21"),
     "pytorch": ("torch", "peft"),
     "speech_models": ("torch", "transformers", "peft"),
+    "streaming": ("torch",),
 }
 BLOCK = re.compile(
-    r"(?:^<!-- (?P<option>not run|tolerance|output varies): (?P<value>.*?) -->\n+)?"
+    r"(?:^<!-- (?P<option>not run|tolerance|output varies|backend): (?P<value>.*?) -->\n+)?"
     r"^```(?P<language>\w+)\n(?P<code>.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )
 NUMBER = re.compile(r"-?\d+\.\d*(?:e[-+]?\d+)?")
 
 
-def read_blocks(page):
-    """Returns the matches of `BLOCK` that run, and those of their expected outputs."""
+def read_blocks(page, backend=None):
+    """Returns the matches of `BLOCK` that run, and those of their expected outputs.
+
+    Args:
+        page: path of the page.
+        backend: name of the backend of the comments `backend`. Default: blocks without it.
+    """
+    blocks, selected = [], backend is None
+    for block in BLOCK.finditer(page.read_text()):
+        if block["language"] in ("python", "sh"):
+            selected = (block["value"] if block["option"] == "backend" else None) == backend
+        if selected and block["option"] != "not run":
+            blocks.append(block)
+    return blocks
+
+
+def backends(page):
+    """Returns None and the names of the backends in the comments of a page."""
     blocks = BLOCK.finditer(page.read_text())
-    return [block for block in blocks if block["option"] != "not run"]
+    return [None, *sorted({x["value"] for x in blocks if x["option"] == "backend"})]
 
 
 def run_block(block, scope):
@@ -88,10 +109,10 @@ def block_matches(block, output):
     return output_matches(block["code"], output, float(block["value"] or 0.02))
 
 
-def run_page(page):
+def run_page(page, backend=None):
     """Runs the blocks of a page in this folder, prints their outputs, and compares them."""
     output, scope = "", {"__name__": "__main__"}
-    for block in read_blocks(page):
+    for block in read_blocks(page, backend):
         if block["language"] in ("python", "sh"):
             output = run_block(block, scope)
             print(f"{block['code']}--- output:\n{output}", flush=True)
@@ -100,21 +121,26 @@ def run_page(page):
                 sys.exit(f"Expected the output:\n{block['code']}")
 
 
-def _parameter(page):
-    is_guide = any(block["language"] == "sh" for block in read_blocks(page))
-    return pytest.param(page, marks=pytest.mark.guide if is_guide else pytest.mark.slow)
+def _parameter(page, backend):
+    is_guide = any(block["language"] == "sh" for block in read_blocks(page, backend))
+    marks = pytest.mark.guide if is_guide else pytest.mark.slow
+    name = f"{page.stem} {backend}" if backend else page.stem
+    return pytest.param(page, backend, name, marks=marks, id=name)
 
 
-@pytest.mark.parametrize("page", [*map(_parameter, PAGES)], ids=lambda page: page.stem)
-def test_code_of_page_prints_the_documented_output(page, tmp_path):
-    for package in REQUIRED.get(page.stem, ()):
+@pytest.mark.parametrize(
+    ("page", "backend", "name"), [_parameter(page, x) for page in PAGES for x in backends(page)]
+)
+def test_code_of_page_prints_the_documented_output(page, backend, name, tmp_path):
+    required = REQUIRED.get(name, ())
+    for package in required:
         pytest.importorskip(package)
     paths = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PATH": os.pathsep.join(paths)}
-    if "torch" in REQUIRED.get(page.stem, ()):
+    if "torch" in required:
         del environment["KERAS_BACKEND"]  # The page needs no environment variable.
     run = subprocess.run(
-        [sys.executable, __file__, page],
+        [sys.executable, __file__, page, *([backend] if backend else [])],
         cwd=tmp_path,
         env=environment,
         stdout=subprocess.PIPE,
@@ -128,7 +154,9 @@ def test_code_of_page_prints_the_documented_output(page, tmp_path):
 def test_code_of_page_compiles_and_its_imports_of_this_project_exist(page):
     if "torch" in REQUIRED.get(page.stem, ()) and os.environ["KERAS_BACKEND"] != "torch":
         pytest.skip("requires the backend PyTorch")
-    for block in read_blocks(page):
+    backend = os.environ["KERAS_BACKEND"]
+    blocks = read_blocks(page) + (read_blocks(page, backend) if backend in backends(page) else [])
+    for block in blocks:
         if block["language"] == "python":
             for statement in map(ast.unparse, ast.parse(block["code"]).body):
                 if re.match(r"(import|from) (t2t_relpos|trainer|examples)\b", statement):
@@ -152,4 +180,4 @@ def test_output_matches(expected, output, tolerance, matches):
 
 
 if __name__ == "__main__":
-    run_page(Path(sys.argv[1]))
+    run_page(Path(sys.argv[1]), *sys.argv[2:])

@@ -244,8 +244,8 @@ def expand_by_one_hot(by_id, ids):
     Returns:
         `[B, N, T, S]`.
     """
-    one_hot = _one_hot(ids, by_id.shape[-1], by_id.dtype)
-    by_position = matmul(ops.swapaxes(by_id, 1, 2), ops.swapaxes(one_hot, -1, -2))
+    edges = one_hot(ids, by_id.shape[-1], by_id.dtype)
+    by_position = matmul(ops.swapaxes(by_id, 1, 2), ops.swapaxes(edges, -1, -2))
     return ops.swapaxes(by_position, 1, 2)
 
 
@@ -262,11 +262,11 @@ def sum_by_one_hot(weights, ids, num_ids):
     Returns:
         `[B, N, T, R]`.
     """
-    by_position = matmul(ops.swapaxes(weights, 1, 2), _one_hot(ids, num_ids, weights.dtype))
+    by_position = matmul(ops.swapaxes(weights, 1, 2), one_hot(ids, num_ids, weights.dtype))
     return ops.swapaxes(by_position, 1, 2)
 
 
-def _one_hot(ids, num_ids, dtype):
+def one_hot(ids, num_ids, dtype):
     """Returns `ops.one_hot`, computed by a comparison, which every converter supports."""
     return ops.cast(ops.equal(ops.expand_dims(ids, -1), arange(num_ids)), dtype)
 

@@ -6,17 +6,13 @@ starts one distance earlier than the previous row, as `j - i` requires.
 """
 
 from t2t_relpos.attention.band import DistanceCounts
-from t2t_relpos.attention.gather import (
-    attend_full_matrix,
-    expand_by_one_hot,
-    matmul_by_position,
-    sum_by_one_hot,
-)
+from t2t_relpos.attention.gather import attend_full_matrix, matmul_by_position, one_hot
 from t2t_relpos.attention.relative_ids import relative_ids
 from t2t_relpos.backend import (
     arange,
     can_slice,
     is_portable,
+    matmul,
     ops,
     start_indices,
     write_slice,
@@ -53,9 +49,9 @@ def expand_ids(by_id, distances, length_k, query_offset, offset_range=None):
     if isinstance(length_q, int) and length_q == 0:
         return ops.zeros((batch, heads, 0, length_k), dtype=by_id.dtype)
     if offset_range is None and not can_slice(length_q, length_k):
-        ids = relative_ids(length_q, length_k, distances, query_offset)
         if is_portable():
-            return expand_by_one_hot(by_id, ids)
+            return _expand_by_columns(by_id, distances, length_k, query_offset)
+        ids = relative_ids(length_q, length_k, distances, query_offset)
         ids = ops.broadcast_to(ids, (batch, heads, length_q, length_k))
         return ops.take_along_axis(by_id, ids, axis=-1)
     counts = DistanceCounts.of(distances, length_q, length_k, query_offset, offset_range)
@@ -95,9 +91,9 @@ def sum_by_id(weights, distances, query_offset, offset_range=None):
     if num_ids == 1:
         return ops.sum(weights, axis=-1, keepdims=True)
     if offset_range is None and not can_slice(length_q, length_k):
-        ids = relative_ids(length_q, length_k, distances, query_offset)
         if is_portable():
-            return sum_by_one_hot(weights, ids, num_ids)
+            return _sum_by_columns(weights, distances, query_offset)
+        ids = relative_ids(length_q, length_k, distances, query_offset)
         return matmul_by_position(weights, ops.one_hot(ids, num_ids, dtype=weights.dtype))
     counts = DistanceCounts.of(distances, length_q, length_k, query_offset, offset_range)
     left, first, last, right, start = counts
@@ -123,6 +119,40 @@ def sum_by_id(weights, distances, query_offset, offset_range=None):
     return ops.concatenate(
         [sums[..., :1] + left_tail, sums[..., 1:-1], sums[..., -1:] + right_tail], axis=-1
     )
+
+
+# In exports of unknown lengths, each column has an id. Slices of unknown sizes, and sizes such as
+# T - 1, would make PyTorch's exports refuse some lengths.
+
+
+def _expand_by_columns(by_id, distances, length_k, query_offset):
+    """Returns `expand_ids` for lengths that are tensors or symbols."""
+    batch, heads, length_q, _ = ops.shape(by_id)
+    ids = _ids_of_columns(length_q, length_k, distances, query_offset)
+    # A gather of columns takes about twice the time of this product in ONNX Runtime.
+    columns = one_hot(ids, distances.num_ids, by_id.dtype)
+    expanded = matmul(by_id, ops.swapaxes(columns, 0, 1))
+    width = length_q + length_k
+    flat = ops.reshape(expanded, (batch, heads, length_q * (width + 1)))[..., length_q:]
+    return ops.reshape(flat, (batch, heads, length_q, width))[..., :length_k]
+
+
+def _sum_by_columns(weights, distances, query_offset):
+    """Returns `sum_by_id` for lengths that are tensors or symbols."""
+    batch, heads, length_q, length_k = ops.shape(weights)
+    ids = _ids_of_columns(length_q, length_k, distances, query_offset)
+    width = length_q + length_k
+    zeros = ops.zeros((batch, heads, length_q, length_q), dtype=weights.dtype)
+    flat = ops.reshape(ops.concatenate([weights, zeros], axis=-1), (batch, heads, length_q * width))
+    flat = ops.concatenate([zeros[:, :, 0], flat], axis=-1)
+    by_column = ops.reshape(flat, (batch, heads, length_q, width + 1))
+    return matmul(by_column, one_hot(ids, distances.num_ids, weights.dtype))
+
+
+def _ids_of_columns(length_q, length_k, distances, query_offset):
+    """Returns the ids `[T + S + 1]` of the distances from `-T - query_offset` on."""
+    distance = arange(length_q + length_k + 1) - (length_q + query_offset)
+    return ops.clip(distance, -distances.left, distances.right) + distances.left
 
 
 def pad_columns(x, before, after):

@@ -120,6 +120,17 @@ def _key_mask(padding_mask, device):
     return padding_mask.to(device, torch.bool)[:, None, None, :]
 
 
+def _key_mask_of_encoder(padding_mask, hidden_states):
+    """Returns `_key_mask`. In a graph, it is not None.
+
+    Without a mask, transformers' encoders of SpeechT5 and VITS would make a float mask
+    `[B, 1, T, T]` there, whose values `_as_bool` can't read.
+    """
+    if padding_mask is None and torch.compiler.is_compiling():
+        padding_mask = hidden_states.new_ones(hidden_states.shape[:2], dtype=torch.bool)
+    return _key_mask(padding_mask, hidden_states.device)
+
+
 class _Replaced:
     """Shows in its text form that `attend` computes the attention of a module."""
 
@@ -258,7 +269,7 @@ class SpeechT5Encoder(speecht5.SpeechT5Encoder):
     """Encoder of SpeechT5 that hands the padding mask on as `[B, 1, 1, T]`."""
 
     def forward(self, hidden_states, attention_mask=None, *args, **kwargs):
-        attention_mask = _key_mask(attention_mask, hidden_states.device)
+        attention_mask = _key_mask_of_encoder(attention_mask, hidden_states)
         return super().forward(hidden_states, attention_mask, *args, **kwargs)
 
 
@@ -326,7 +337,7 @@ class VitsEncoder(vits.VitsEncoder):
 
     def forward(self, hidden_states, padding_mask, attention_mask=None, *args, **kwargs):
         if all(isinstance(layer.attention, VitsAttention) for layer in self.layers):
-            attention_mask = _key_mask(attention_mask, hidden_states.device)
+            attention_mask = _key_mask_of_encoder(attention_mask, hidden_states)
         return super().forward(hidden_states, padding_mask, attention_mask, *args, **kwargs)
 
 

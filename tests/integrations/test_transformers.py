@@ -808,17 +808,6 @@ def test_traces_are_exact_at_new_batch_sizes_and_lengths(name):
             assert_near(trace(*example), model(*example))
 
 
-def test_exported_model_takes_new_batch_sizes_and_lengths():
-    model = Encoder(replaced(w2v_bert().eval()))
-    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
-    shapes, example = (sizes, sizes), encoder_inputs("w2v-BERT", 2, 20)
-    program = torch.export.export(model, example, dynamic_shapes=shapes).module()
-    with torch.no_grad():
-        for batch, length in ((3, 300), (1, 5)):
-            example = encoder_inputs("w2v-BERT", batch, length)
-            assert_near(program(*example), model(*example))
-
-
 # Keras layers
 
 
