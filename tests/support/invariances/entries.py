@@ -23,7 +23,7 @@ BACKEND = keras.backend.backend()
 DTYPES = {"float": "float32", "ids": "int32", "mask": "bool", "number": None}
 K = 3
 # Sizes of axes. All ids are from 2 to 6: rows of tables, and neither padding nor the end.
-SIZES = {"B": 3, "N": 2, "T": 7, "S": 9, "H": 8, "R": 2 * K + 1, "L": 17, "W": 4, "I": 3}
+SIZES = {"B": 3, "N": 2, "G": 1, "T": 7, "S": 9, "H": 8, "R": 2 * K + 1, "L": 17, "W": 4, "I": 3}
 # Weights of PyTorch modules that have all heads in one axis: (axis, number of projections in it).
 PYTORCH_HEADS = (
     {"in_proj_weight": (0, 3), "in_proj_bias": (0, 3)}
@@ -150,6 +150,8 @@ _QKV = {"query": "float B N T H", "key": "float B N S H", "value": "float B N S 
 _SQUARE = {name: axes.replace("S", "T") for name, axes in _QKV.items()}
 _TABLES = {"key_table": "float R H", "value_table": "float R H"}
 _HEAD_TABLES = {"key_table": "float N R H", "value_table": "float N R H"}
+_GROUPED = {name: axes.replace("N S", "G T") for name, axes in _QKV.items()}
+_OWN_QUERY = {"relative_query": "float B N T W", "key_table": "float R W", "sinks": "float B N T"}
 
 
 def _attend_entry(name, inputs, *, sizes=None, has_positions=False, implementation=None, **numbers):
@@ -158,6 +160,7 @@ def _attend_entry(name, inputs, *, sizes=None, has_positions=False, implementati
 
     options = {
         "return_weights": False,
+        "beyond": numbers.pop("beyond", "clip"),
         "rematerialize": numbers.pop("rematerialize", None),
         "implementation": implementation,
     }
@@ -193,6 +196,21 @@ ATTEND = [
         has_positions=True,
     ),
     _attend_entry("attend, offsets", _QKV | _TABLES | {"query_offset": "ids B"}, causal=True),
+    _attend_entry(
+        "attend, queries of the table",
+        _GROUPED | _OWN_QUERY | {"key_mask": "mask B T"},
+        max_relative_position=K,
+        beyond="zero",
+        causal=True,
+        query_offset=0,
+    ),
+    # Blocks multiply the rows of a long table.
+    _attend_entry(
+        "attend, long table",
+        _SQUARE | _HEAD_TABLES | {"relative_query": "float B N T H", "key_mask": "mask B T"},
+        sizes={"T": 40, "R": 41, "B": 2},
+        rematerialize=True,
+    ),
     # More than 224 positions, where PyTorch takes its flash kernel.
     _attend_entry(
         "attend, long", _SQUARE | _TABLES | {"key_mask": "mask B T"}, sizes={"T": 240, "B": 2}
