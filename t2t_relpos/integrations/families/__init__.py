@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable
 
 # Files of this package. Each has a list `FAMILIES`.
-BUILT_IN = "wav2vec2_bert", "seamless_m4t_v2", "speecht5", "vits"
+BUILT_IN = "wav2vec2_bert", "seamless_m4t_v2", "speecht5", "vits", "granite_speech"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
