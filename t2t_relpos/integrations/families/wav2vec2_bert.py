@@ -68,7 +68,7 @@ class EncoderLayer:
     def forward(self, hidden_states, attention_mask=None, **kwargs):
         if "key_mask" in kwargs:
             padding_mask = kwargs.pop("key_mask")
-            attention_mask = key_mask(padding_mask, hidden_states.device)
+            attention_mask = key_mask(padding_mask, hidden_states)
             kwargs["conv_attention_mask"] = padding_mask
         return super().forward(hidden_states, attention_mask=attention_mask, **kwargs)
 

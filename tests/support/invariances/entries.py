@@ -23,7 +23,19 @@ BACKEND = keras.backend.backend()
 DTYPES = {"float": "float32", "ids": "int32", "mask": "bool", "number": None}
 K = 3
 # Sizes of axes. All ids are from 2 to 6: rows of tables, and neither padding nor the end.
-SIZES = {"B": 3, "N": 2, "G": 1, "T": 7, "S": 9, "H": 8, "R": 2 * K + 1, "L": 17, "W": 4, "I": 3}
+SIZES = {
+    "B": 3,
+    "N": 2,
+    "G": 1,
+    "D": 5,
+    "T": 7,
+    "S": 9,
+    "H": 8,
+    "R": 2 * K + 1,
+    "L": 17,
+    "W": 4,
+    "I": 3,
+}
 # Weights of PyTorch modules that have all heads in one axis: (axis, number of projections in it).
 PYTORCH_HEADS = (
     {"in_proj_weight": (0, 3), "in_proj_bias": (0, 3)}
@@ -151,7 +163,7 @@ _SQUARE = {name: axes.replace("S", "T") for name, axes in _QKV.items()}
 _TABLES = {"key_table": "float R H", "value_table": "float R H"}
 _HEAD_TABLES = {"key_table": "float N R H", "value_table": "float N R H"}
 _GROUPED = {name: axes.replace("N S", "G T") for name, axes in _QKV.items()}
-_OWN_QUERY = {"relative_query": "float B N T W", "key_table": "float R W", "sinks": "float B N T"}
+_OWN_QUERY = {"relative_query": "float B N T D", "key_table": "float R D", "sinks": "float B N T"}
 
 
 def _attend_entry(name, inputs, *, sizes=None, has_positions=False, implementation=None, **numbers):
