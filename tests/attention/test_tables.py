@@ -111,28 +111,42 @@ def joined(outputs, weights, log_sums, is_valid):
     return ops.concatenate(results if weights is None else [*results, weights], axis=-1)
 
 
+# Tables have fewer rows than H, or more than 2H: these are long.
+SHORT, LONG, RIGHT = (2, 1), (17, 5), (0, 3)
 CASES = [
-    {"lengths": (23, 23)},
-    {"lengths": (23, 23), "groups": GROUPS, "sinks": (HEADS,), "beyond": "zero"},
-    {"lengths": (23, 23), "causal": True, "heads_of_table": HEADS, "beyond": "zero"},
-    {"lengths": (23, 23), "causal": True, "groups": 1, "sinks": (BATCH, HEADS, 23), "masks": True},
-    {"lengths": (19, 26), "query_offset": 3, "masks": True},
+    {"lengths": (23, 23), "distances": SHORT},
+    {"lengths": (23, 23), "distances": LONG},
+    {"lengths": (23, 23), "distances": RIGHT, "groups": GROUPS, "sinks": (HEADS,)},
+    {"lengths": (23, 23), "distances": SHORT, "groups": GROUPS, "beyond": "zero"},
+    {"lengths": (23, 23), "distances": LONG, "heads_of_table": HEADS, "causal": True},
+    {
+        **{"lengths": (23, 23), "distances": SHORT, "groups": 1, "masks": True},
+        **{"sinks": (BATCH, HEADS, 23), "causal": True, "beyond": "zero"},
+    },
+    {"lengths": (19, 26), "distances": LONG, "query_offset": 3, "masks": True},
     # A later part of a prompt, with a cache of the keys before it.
-    {"lengths": (9, 31), "causal": True, "groups": GROUPS, "beyond": "zero", "masks": True},
-    {"lengths": (1, 31), "causal": True, "groups": GROUPS, "sinks": (HEADS,), "beyond": "zero"},
-    {"lengths": (23, 23), "causal": True, "groups": GROUPS, "sliding_window": 6, "sinks": (HEADS,)},
-    {"lengths": (23, 23), "sliding_window": 9, "groups": GROUPS, "beyond": "zero"},
+    {
+        **{"lengths": (9, 31), "distances": LONG, "groups": GROUPS, "masks": True},
+        **{"causal": True, "beyond": "zero"},
+    },
+    {"lengths": (1, 31), "distances": LONG, "groups": GROUPS, "causal": True, "beyond": "zero"},
+    {
+        **{"lengths": (23, 23), "distances": LONG, "groups": GROUPS, "sinks": (HEADS,)},
+        **{"causal": True, "sliding_window": 6},
+    },
+    {
+        **{"lengths": (23, 23), "distances": SHORT, "groups": GROUPS, "beyond": "zero"},
+        **{"sliding_window": 9},
+    },
 ]
 
 
-# Tables have fewer rows than H, or more than 2H: these are long.
-@pytest.mark.parametrize("distances", [(2, 1), (17, 5), (0, 3)], ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_results_and_gradients_equal_the_definition(
-    case, distances, implementation, rng, precision, assert_close
+    case, implementation, rng, precision, assert_close
 ):
     options = {name: case[name] for name in ("causal", "sliding_window") if name in case}
-    lengths = case["lengths"]
+    lengths, distances = case["lengths"], case["distances"]
     arguments = {n: case[n] for n in ("groups", "heads_of_table", "sinks") if n in case}
     arrays = draw_arrays(rng, precision.dtype, lengths, distances, **arguments)
     if case.get("masks"):
