@@ -33,8 +33,10 @@ _never_inlined(lambda: None)
 try:
     # Reduces the first batch of `fit` and `evaluate` over the replicas, by strategy.reduce("MEAN"),
     # and builds the model with the result.
-    _BUILD = keras.Model._maybe_symbolic_build.__code__
-except AttributeError as error:
+    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+
+    _BUILD = TensorFlowTrainer._maybe_symbolic_build.__code__
+except (ImportError, AttributeError) as error:
     raise changed("_maybe_symbolic_build of keras.Model") from error
 
 __all__ = [
