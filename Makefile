@@ -157,6 +157,16 @@ test-newest-%:
 	$(NEWEST_VENV)/bin/python -m pip list
 	KERAS_BACKEND=$* $(NEWEST_VENV)/bin/python -m pytest $(FAST) $(CORE_TESTS)
 
+# Test models of transformers in a version of it: 5.18, the lower bound, or newest.
+test-transformers-%: VERSION_VENV = .venv-transformers-$*
+test-transformers-%:
+	$(MAKE) --no-print-directory $(VERSION_VENV)/installed VENV=$(VERSION_VENV) \
+	  EXTRAS=$(NEWEST_EXTRAS_torch)
+	$(VERSION_VENV)/bin/python -m pip install --quiet --upgrade \
+	  $(if $(filter newest,$*),transformers,'transformers==$*.*')
+	$(VERSION_VENV)/bin/python -m pip list
+	KERAS_BACKEND=torch $(VERSION_VENV)/bin/python -m pytest $(FAST) tests/integrations
+
 .venv-serving-%/installed: Makefile
 	$(PYTHON) -m venv .venv-serving-$*
 	.venv-serving-$*/bin/python -m pip install --quiet --upgrade pip

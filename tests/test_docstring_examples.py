@@ -23,7 +23,8 @@ def examples():
     backends = {"tensorflow", "jax", "torch"} - {keras.backend.backend()}
     of_others = tuple(f"t2t_relpos.backend.{name}" for name in backends)
     if keras.backend.backend() != "torch":
-        of_others += tuple(f"t2t_relpos.integrations.{x}" for x in ("torch", "speech_modules"))
+        of_torch = "torch", "exchange", "comparison", "families."
+        of_others += tuple(f"t2t_relpos.integrations.{name}" for name in of_torch)
     if importlib.util.find_spec("triton") is None:
         of_others += ("t2t_relpos.backend.torch_fused",)
     for package in packages:

@@ -12,9 +12,9 @@ import importlib, pkgutil, sys
 import t2t_relpos.trainer.translate, trainer
 assert trainer.OWNER == "another package" and "keras" not in sys.modules
 # Modules of other backends, and programs, which define their flags when they are run.
-optional = "__main__", "jax", "torch", "flash", "fused", "integrations.speech_modules"
+optional = "__main__", "jax", "torch", "flash", "fused", "exchange", "comparison"
 for module in pkgutil.walk_packages(t2t_relpos.__path__, "t2t_relpos."):
-    if not module.name.endswith(optional):
+    if not module.name.endswith(optional) and ".families." not in module.name:
         importlib.import_module(module.name)
 """
 TRAIN = (

@@ -13,7 +13,7 @@ SUBPACKAGES = {
     "decoding": "Decoding",
     "t2t": "tensor2tensor",
     "integrations.torch": "PyTorch",
-    "integrations.transformers": "Speech models of transformers",
+    "integrations.transformers": "Models of transformers",
 }
 
 

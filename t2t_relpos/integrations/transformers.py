@@ -1,31 +1,44 @@
-"""Relative attention in the speech models of transformers.
+"""Relative attention in models of transformers.
 
-The models are w2v-BERT 2.0 (`Wav2Vec2Bert...`), SeamlessM4T v2, SpeechT5 and VITS, also as MMS-TTS.
-`replace_attention`, `replaced_modules` and `restore_attention` require PyTorch and transformers.
-`from_transformers` also runs without both.
+`list_families` returns the models. `replace_attention` and the other functions that take a model
+require PyTorch. `from_transformers` also runs without PyTorch and transformers.
 """
 
 import numpy as np
 
+from t2t_relpos.integrations import families
+from t2t_relpos.integrations.families import Family, register_family
 from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
 
-__all__ = ["from_transformers", "replace_attention", "replaced_modules", "restore_attention"]
+__all__ = [
+    "Family",
+    "from_transformers",
+    "list_families",
+    "register_family",
+    "replace_attention",
+    "replaced_modules",
+    "restore_attention",
+]
 
 
-def replace_attention(model, *, flash_attention=None):
-    """Lets `attend` compute the relative attention of a speech model of transformers.
+def replace_attention(model, *, flash_attention=None, verify=True):
+    """Lets `attend` compute the relative attention of a model of transformers.
 
     Outputs and gradients stay the same. Memory is then linear in length where transformers needs
     `[T, T, H]`. Weights, names of parameters, hooks and adapters stay where they are, because only
     the classes of modules are exchanged. So `save_pretrained`, `from_pretrained` and PEFT work as
     before. Replacing twice changes nothing but `flash_attention`.
 
+    When a family of models is first exchanged in a process, a small encoder with random weights is
+    compared before and after the exchange: outputs and gradients in float64, on the CPU. So a
+    version of transformers that computes something else is found before the model is changed.
+
     Args:
-        model: a `torch.nn.Module` that contains w2v-BERT 2.0 or SeamlessM4T v2 with
-            `position_embeddings_type="relative_key"`, the encoder of SpeechT5, or the text encoder
-            of VITS.
+        model: a `torch.nn.Module` that contains modules of a family of `list_families`, for
+            example w2v-BERT 2.0 with `position_embeddings_type="relative_key"`.
         flash_attention: True for memory linear in length at any length, and for the fused kernel on
             NVIDIA GPUs. Default: None, by length.
+        verify: False skips the comparison. Default: True.
 
     Returns:
         The number of attention modules that `attend` computes.
@@ -35,8 +48,9 @@ def replace_attention(model, *, flash_attention=None):
             compiled, is wrapped by FSDP2, has a `forward` of its own, as `module.forward =
             torch.compile(module.forward)` sets it, or is of a subclass that overrides methods of
             attention. Nothing is exchanged then.
-        ImportError: if Keras has another backend than PyTorch, or the version of transformers is
-            not supported.
+        RuntimeError: if the small encoder of a family gives other numbers after the exchange.
+            Nothing is exchanged then.
+        ImportError: if Keras has another backend than PyTorch.
 
     Example:
     >>> from t2t_relpos.integrations.transformers import replace_attention
@@ -46,16 +60,19 @@ def replace_attention(model, *, flash_attention=None):
     ...     replace_attention(model)
     ...     return model
     """
-    modules = _speech_modules()
-    count = modules.exchange_classes(model, restore=False, flash_attention=flash_attention)
-    if not count:
+    exchange = _exchange()
+    exchanges = exchange.find_exchanges(model)
+    if not exchanges:
         raise ValueError(
-            "Expected a model with the relative attention of w2v-BERT 2.0 or SeamlessM4T v2 "
-            "(position_embeddings_type='relative_key'), of SpeechT5's encoder, or of VITS's text "
-            f"encoder (window_size). Received: a {type(model).__name__} with "
-            f"{modules.attention_names(model)}."
+            f"Expected a model with the relative attention of {_known_families()}. Received: a "
+            f"{type(model).__name__} with {exchange.attention_names(model)}."
         )
-    return count
+    if verify:
+        from t2t_relpos.integrations.comparison import compare_family
+
+        for family in exchange.families_of(exchanges).values():
+            compare_family(family)
+    return exchange.exchange_classes(exchanges, flash_attention=flash_attention)
 
 
 def restore_attention(model):
@@ -72,7 +89,8 @@ def restore_attention(model):
             accepted.
         ImportError: as `replace_attention`.
     """
-    return _speech_modules().exchange_classes(model, restore=True)
+    exchange = _exchange()
+    return exchange.exchange_classes(exchange.find_exchanges(model, restore=True))
 
 
 def replaced_modules(model):
@@ -90,18 +108,52 @@ def replaced_modules(model):
         ValueError: if `model` is not a module.
         ImportError: as `replace_attention`.
     """
-    modules = _speech_modules()
-    modules.check_module(model)
-    return {name: x for name, x in model.named_modules() if isinstance(x, modules.ATTENTIONS)}
+    exchange = _exchange()
+    exchange.check_module(model)
+    return {name: x for name, x in model.named_modules() if exchange.is_exchanged_attention(x)}
 
 
-def _speech_modules():
-    """Returns the module with the exchanged classes, which requires PyTorch and transformers."""
+def list_families():
+    """Returns the families of models that `replace_attention` knows, and which are installed.
+
+    Returns:
+        A dict: for each name of a family, an empty string, or why its classes can't be imported.
+        An older transformers lacks newer families.
+
+    Raises:
+        ImportError: as `replace_attention`.
+
+    Example:
+    >>> from t2t_relpos.integrations.transformers import list_families
+    >>> def print_families():
+    ...     for name, error in list_families().items():
+    ...         print(name, error or "installed")
+    """
+    return {
+        name: families.import_error(family)
+        for name, family in families.registered_families().items()
+    }
+
+
+def _known_families():
+    """Returns the families and their conditions, for an error."""
+    found, missing = [], []
+    for name, family in families.registered_families().items():
+        if families.import_error(family):
+            missing.append(name)
+        else:
+            found.append(f"{name} ({family.condition})" if family.condition else name)
+    text = "one of these: " + ", ".join(found)
+    return f"{text} (not in the installed transformers: {', '.join(missing)})" if missing else text
+
+
+def _exchange():
+    """Returns the module that exchanges classes, which requires PyTorch."""
     # Refuses other backends of Keras.
     import t2t_relpos.integrations.torch  # noqa: F401
-    from t2t_relpos.integrations import speech_modules
+    from t2t_relpos.integrations import exchange
 
-    return speech_modules
+    return exchange
 
 
 # Projections of query, key, value and output.

@@ -26,8 +26,12 @@ from torch.nn.attention.flex_attention import BlockMask
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch_graphs import compiled
+from transformers.models.wav2vec2_bert import modeling_wav2vec2_bert as wav2vec2_bert
 
-from t2t_relpos.integrations import speech_modules
+from t2t_relpos.integrations import comparison
+from t2t_relpos.integrations.exchange import is_exchanged_attention
+from t2t_relpos.integrations.families import attention as family_attention
+from t2t_relpos.integrations.families import imported, registered_families
 from t2t_relpos.integrations.transformers import (
     from_transformers,
     replace_attention,
@@ -48,11 +52,20 @@ pytestmark = [
 DROPOUT = {"attention_dropout": 0.3, "speech_encoder_dropout": 0.3}
 
 
+# All classes of the families.
+CLASSES = {imported(kind) for each in registered_families().values() for kind in each.methods}
+
+
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
-    """Lets PyTorch use one thread, which is faster for small models."""
+    """Lets PyTorch use one thread, which is faster for small models, and compares all families.
+
+    `replace_attention` would compare a family in the first test that exchanges it.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    for family in registered_families().values():
+        comparison.compare_family(family)
     yield
     torch.set_num_threads(threads)
 
@@ -60,13 +73,13 @@ def one_thread():
 @pytest.fixture
 def calls(monkeypatch):
     """Returns a list of the lengths of all calls of `attend`."""
-    lengths, original = [], speech_modules.attend
+    lengths, original = [], family_attention.attend
 
     def attend(query, *args, **kwargs):
         lengths.append(query.shape[2])
         return original(query, *args, **kwargs)
 
-    monkeypatch.setattr(speech_modules, "attend", attend)
+    monkeypatch.setattr(family_attention, "attend", attend)
     return lengths
 
 
@@ -190,7 +203,7 @@ def test_attention_alone_hands_block_masks_to_transformers(calls, monkeypatch):
     def forward(self, hidden_states, attention_mask, *args):
         masks.append(attention_mask)
 
-    original = speech_modules.wav2vec2_bert.Wav2Vec2BertSelfAttention
+    original = wav2vec2_bert.Wav2Vec2BertSelfAttention
     monkeypatch.setattr(original, "forward", forward)
     attention(torch.randn(2, 9, WIDTH), attention_mask=mask)
     assert masks == [mask] and calls == []
@@ -294,8 +307,7 @@ def test_encoders_with_other_layers_make_masks_of_pairs(name, calls):
     case = CASES[name]
     model, padding = case.make().eval(), case.padding(21)
     other = replaced(model)
-    kinds = speech_modules.ATTENTIONS
-    restore_attention(next(x for x in other.modules() if isinstance(x, kinds)))
+    restore_attention(next(x for x in other.modules() if is_exchanged_attention(x)))
     assert_near(case.outputs(other, 21, padding), case.outputs(model, 21, padding))
     assert calls == [21]
 
@@ -340,7 +352,7 @@ def test_weights_are_returned_only_if_requested(name, from_config):
         weights.append(outputs[1])
 
     for module in other.modules():
-        if isinstance(module, speech_modules.ATTENTIONS):
+        if is_exchanged_attention(module):
             module.register_forward_hook(record)
     case.call(other, 21, padding)
     assert weights == [None, None]
@@ -424,7 +436,7 @@ def test_flash_attention_has_linear_memory_at_any_length(case, run_log):
 def test_modules_without_tables_are_not_exchanged():
     model = w2v_bert(add_adapter=True)
     assert replace_attention(model) == 2
-    assert type(model.adapter.layers[0].self_attn) not in speech_modules.ATTENTIONS
+    assert not is_exchanged_attention(model.adapter.layers[0].self_attn)
     case = CASES["w2v-BERT"]
     expected = case.call(restored(model), 21, case.padding(21))[0]
     assert_near(case.call(model, 21, case.padding(21))[0], expected)
@@ -481,7 +493,7 @@ def test_a_forward_of_the_instance_is_refused():
     assert [type(module) for module in model.modules()] == classes
 
 
-class PlainAttention(speech_modules.wav2vec2_bert.Wav2Vec2BertSelfAttention):
+class PlainAttention(wav2vec2_bert.Wav2Vec2BertSelfAttention):
     """A subclass without methods."""
 
 
@@ -489,10 +501,8 @@ class PlainAttention(speech_modules.wav2vec2_bert.Wav2Vec2BertSelfAttention):
 def test_empty_subclasses_are_exchanged(case, every, calls):
     model = case.make().eval()
     expected = case.outputs(model, 21, case.padding(21))
-    subclasses = {
-        kind: type(f"My{kind.__name__}", (kind,), {}) for kind in speech_modules.REPLACEMENTS
-    }
-    kinds = subclasses if every else list(subclasses)[:4]
+    subclasses = {kind: type(f"My{kind.__name__}", (kind,), {}) for kind in CLASSES}
+    kinds = [kind for kind in subclasses if every or kind.__name__.endswith("Attention")]
     for module in model.modules():
         if type(module) in kinds:
             module.__class__ = subclasses[type(module)]
@@ -524,7 +534,7 @@ def test_attention_with_methods_of_its_own_is_named(case, every):
     found = {
         name: module
         for name, module in model.named_modules()
-        if type(module) in speech_modules.REPLACEMENTS
+        if type(module) in CLASSES
         and ("Attention" in type(module).__name__ or "Positional" in type(module).__name__)
         and "decoder" not in name
         and "adapter" not in name
@@ -551,7 +561,7 @@ def test_encoders_with_methods_of_their_own_are_kept(case, part, calls):
     expected = case.outputs(model, 21, case.padding(21))
     for module in model.modules():
         kind = type(module)
-        if kind in speech_modules.REPLACEMENTS and kind.__name__.endswith(part):
+        if kind in CLASSES and kind.__name__.endswith(part):
 
             def forward(self, *args, kind=kind, **kwargs):
                 return kind.forward(self, *args, **kwargs)
@@ -617,13 +627,6 @@ def test_modules_of_fsdp2_are_refused():
         replace_attention(model)
 
 
-@pytest.mark.parametrize("version", ["4.57.6", "5.17.2", "5.25.0", "6.0.0.dev0"])
-def test_other_versions_are_refused_by_name(version, monkeypatch):
-    monkeypatch.setattr(transformers, "__version__", version)
-    with pytest.raises(ImportError, match=f"transformers {version}"):
-        speech_modules.check_version()
-
-
 # Files, copies and training
 
 
@@ -649,7 +652,7 @@ def test_saved_modules_load_in_a_new_process(tmp_path):
 import torch
 model = torch.load("model.pt", weights_only=False)
 x, expected = torch.load("call.pt")
-assert type(model.encoder.layers[0].self_attn).__module__.startswith("t2t_relpos")
+assert "attention by t2t_relpos" in repr(model.encoder.layers[0].self_attn)
 torch.testing.assert_close(model(x)[0], expected)
 """
     run_python("-c", code, cwd=tmp_path)
@@ -826,7 +829,7 @@ def test_exported_model_takes_new_batch_sizes_and_lengths():
 def test_keras_layers_of_modules_are_equal(name):
     model = CASES[name].make().eval()
     replace_attention(model)
-    module = next(x for x in model.modules() if isinstance(x, speech_modules.ATTENTIONS))
+    module = next(x for x in model.modules() if is_exchanged_attention(x))
     x, is_token = torch.randn(2, 21, WIDTH), CASES[name].padding(21).bool()
     arguments, options = {}, {"attention_mask": is_token[:, None, None]}
     if name == "SpeechT5":
