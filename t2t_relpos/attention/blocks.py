@@ -345,7 +345,9 @@ class Block:
             terms["key_table"] = self._pad_rows(rows_gradient(by_row, query, call.key_table))
         if call.value_table is not None:
             by_row = self._sum_by_row(dropped)
-            terms["value_table"] = self._pad_rows(rows_gradient(by_row, d_outputs, call.value_table))
+            terms["value_table"] = self._pad_rows(
+                rows_gradient(by_row, d_outputs, call.value_table)
+            )
         return gradients, terms
 
     def _d_weights(self):
