@@ -27,7 +27,6 @@ from t2t_relpos.backend import (
     write_slice,
 )
 
-
 # Names of tensors by key.
 BY_KEY = "key", "value"
 

@@ -21,8 +21,6 @@ Shapes: C queries of a block; L ids without the reference row (left + right, or 
 import dataclasses
 from typing import Any, NamedTuple
 
-import keras
-
 from t2t_relpos.attention.band import Distances, difference_rows, extend_table
 from t2t_relpos.attention.blocks import (
     BY_KEY,

@@ -108,6 +108,9 @@ LONGEST_WITHOUT_FLASH = Limits(
     },
     ROWS.others,
 )
+# `flash` reads scores by id of all queries: memory, with tables longer than this number of depths.
+# Its windows take long if they have more than this share of the positions.
+WIDEST_FLASH_WINDOW, LONGEST_FLASH_TABLE = 0.25, 6
 # With a sliding window, the full matrix with a mask is used up to this many windows, which have at
 # least this many positions.
 MASKED_WINDOWS, SHORTEST_WINDOW = 4, 16
@@ -344,6 +347,15 @@ def _has_flash_positions(call):
 def _is_long_for_flash(call):
     longest = LONGEST_WITHOUT_FLASH.of(call)
     return call.rematerialize is True or not call.has_at_most(longest)
+
+
+def _is_narrow_for_flash(call):
+    if call.distances is None:
+        return True
+    left, right = call.distances
+    width = left + (0 if call.causal else right)
+    is_narrow = call.platform != TORCH_CPU or width <= WIDEST_FLASH_WINDOW * call.length_q
+    return is_narrow and width < LONGEST_FLASH_TABLE * max(call.key_dim, call.value_dim)
 
 
 MASKS_KEYS_ONLY = Condition(
@@ -629,6 +641,11 @@ TABLE = (
             Condition(
                 f"`rematerialize` True, or more than {LONGEST_WITHOUT_FLASH} positions",
                 _is_long_for_flash,
+            ),
+            Condition(
+                f"left + right (causal: left) below {LONGEST_FLASH_TABLE} depths, and on "
+                f"{TORCH_CPU} at most {WIDEST_FLASH_WINDOW} T",
+                _is_narrow_for_flash,
             ),
         ),
         sizes={"cpu": Sizes(32, group=2**20), "gpu": Sizes(64)},

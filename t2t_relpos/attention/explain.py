@@ -55,10 +55,13 @@ def explain(length_q, length_k=None, max_relative_position=16, *, dropout=0.0, *
         length_k: number of keys S. Default: T.
         max_relative_position: clipping distance K, or a pair (left, right). None: no tables.
         dropout: as in `attend`, or the rate of an `AttentionDropout`. Default: 0.0.
-        **options: `mask`, `query_mask`, `key_mask`, `bias`, `causal`, `query_offset`,
+        **options: `beyond`, `mask`, `query_mask`, `key_mask`, `bias`, `causal`, `query_offset`,
             `sliding_window`, `relative_ids`, `return_weights` and `rematerialize`, as in `attend`.
-            Without tensors, `has_bias`: whether there is a `bias`. `ids_rank`: rank of
-            `relative_ids`. `offset_per_entry`: whether each batch entry has its own query offset.
+            `grouped_queries`: whether there are fewer heads of keys than of queries.
+            `has_relative_query`: whether there is a `relative_query`. `needs_log_sums`: whether
+            there are `sinks`, or log-sum-exps are returned. Without tensors, `has_bias`: whether
+            there is a `bias`. `ids_rank`: rank of `relative_ids`. `offset_per_entry`: whether each
+            batch entry has its own query offset.
             `seeded_dropout`: False for a dropout function. `dtype`: that of queries, by default
             `keras.config.floatx()`. `key_dim`: H, by default 64. `value_dim`: Hv, by default
             `key_dim`. `portable`: whether to use standard operations only. `xla`: whether XLA
@@ -88,7 +91,7 @@ def explain(length_q, length_k=None, max_relative_position=16, *, dropout=0.0, *
     """
     # The fields that are neither positional arguments nor tensors, and the tensors of `attend`.
     names = [x.name for x in dataclasses.fields(AttentionCall) if x.kw_only and x.repr]
-    names += _TENSORS
+    names += [*_TENSORS, "beyond"]
     for name in options:
         if name not in names:
             raise ValueError(

@@ -62,6 +62,7 @@ class AttentionBase(LayerMixin, keras.layers.Layer):
         super().__init__(**kwargs)
         self.supports_masking = True
         self.num_heads = _checks.positive_int(num_heads, "num_heads")
+        self.num_key_value_heads = self.num_heads  # Layers with grouped queries set another number.
         self.key_dim = _checks.positive_int(key_dim, "key_dim")
         self.value_dim = (
             self.key_dim if value_dim is None else _checks.positive_int(value_dim, "value_dim")
@@ -88,11 +89,12 @@ class AttentionBase(LayerMixin, keras.layers.Layer):
         # The batch size of packed inputs is 1, and not that of other inputs.
         self._check_inputs(query_shape, value_shape, key_shape, same_batch=False)
         depth, output_axes = self.value_dim, self._output_axes(query_shape)
-        self.query_dense = self._into_heads("query", self.key_dim, query_shape)
-        self.key_dense = self._into_heads("key", self.key_dim, key_shape)
+        of_queries, of_keys = self.num_heads, self.num_key_value_heads
+        self.query_dense = self._into_heads("query", of_queries, self.key_dim, query_shape)
+        self.key_dense = self._into_heads("key", of_keys, self.key_dim, key_shape)
         if self.use_gate:
-            self.gate_dense = self._into_heads("gate", depth, query_shape, "sigmoid")
-        self.value_dense = self._into_heads("value", depth, value_shape)
+            self.gate_dense = self._into_heads("gate", of_queries, depth, query_shape, "sigmoid")
+        self.value_dense = self._into_heads("value", of_keys, depth, value_shape)
         self.output_dense = self._projection(
             "attention_output",
             out_of_heads(len(output_axes)),
@@ -103,9 +105,9 @@ class AttentionBase(LayerMixin, keras.layers.Layer):
             self.dropout, seed=self.seed, dtype=self.dtype_policy
         )
 
-    def _into_heads(self, name, depth, input_shape, activation=None):
+    def _into_heads(self, name, num_heads, depth, input_shape, activation=None):
         shape = (None, None, input_shape[-1])
-        return self._projection(name, INTO_HEADS, (None, self.num_heads, depth), shape, activation)
+        return self._projection(name, INTO_HEADS, (None, num_heads, depth), shape, activation)
 
     def __call__(self, *args, **kwargs):
         if len(args) < 2 and "value" not in kwargs:
@@ -290,7 +292,7 @@ class AttentionBase(LayerMixin, keras.layers.Layer):
             key: `[B, S, D]`.
 
         Returns:
-            `[B, N, S, H]`.
+            `[B, N, S, H]`, with `num_key_value_heads` for N.
         """
         return swap_heads(self.key_dense(key))
 
@@ -301,7 +303,7 @@ class AttentionBase(LayerMixin, keras.layers.Layer):
             value: `[B, S, D]`.
 
         Returns:
-            `[B, N, S, Hv]`.
+            `[B, N, S, Hv]`, with `num_key_value_heads` for N.
         """
         return swap_heads(self.value_dense(value))
 

@@ -1,7 +1,8 @@
 """Attention to a cache of keys and values, in KerasHub's layout.
 
-A cache is one array `[B, 2, S, N, H]`, or a pair `[B, S, N, H]` and `[B, S, N, Hv]` if `value_dim`
-of the layer, a `RelativeMultiHeadAttention`, differs from `key_dim`.
+A cache is one array `[B, 2, S, G, H]`, or a pair `[B, S, G, H]` and `[B, S, G, Hv]` if `value_dim`
+of the layer, a `RelativeMultiHeadAttention`, differs from `key_dim`. G is its number of heads of
+keys and values, `num_key_value_heads`.
 """
 
 from t2t_relpos import _checks, backend
@@ -44,7 +45,7 @@ def cache_length(cache):
 
 def check_cache(layer, name, cache, sizes):
     """Raises ValueError if a cache does not have the layout of a layer, and B and S of `sizes`."""
-    sizes = sizes | {"N": layer.num_heads, "H": layer.key_dim, "Hv": layer.value_dim}
+    sizes = sizes | {"N": layer.num_key_value_heads, "H": layer.key_dim, "Hv": layer.value_dim}
     if layer.value_dim == layer.key_dim:
         _checks.check(cache, name, "B 2 S N H", "float", sizes, required=True)
         return

@@ -74,6 +74,8 @@ class RelativeMultiHeadAttention(AttentionBase):
         share_heads: True: all heads share a table (t2t, the paper's big model). False: each head
             has a table (the paper's base model). Default: True.
         table_initializer: initializer of the tables. Default: `"glorot_uniform"`, as in t2t.
+        num_key_value_heads: G, number of heads of keys and values, which divides N (grouped
+            queries). Head `n` of the queries has the keys of head `n // (N / G)`. Default: N.
         **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`; `lora_rank` and `lora_alpha`
             of `keras.layers.EinsumDense`, for all projections (see `enable_lora`).
 
@@ -155,6 +157,7 @@ class RelativeMultiHeadAttention(AttentionBase):
         use_value_table=True,
         share_heads=True,
         table_initializer="glorot_uniform",
+        num_key_value_heads=None,
         **kwargs,
     ):
         super().__init__(
@@ -178,6 +181,8 @@ class RelativeMultiHeadAttention(AttentionBase):
             **kwargs,
         )
         _check_attention_axes(attention_axes)
+        if num_key_value_heads is not None:
+            self.num_key_value_heads = _key_value_heads(num_key_value_heads, self.num_heads)
         if sliding_window is not None:
             sliding_window = _checks.positive_int(sliding_window, "sliding_window")
         if use_key_table or use_value_table or max_relative_position is not None:
@@ -306,8 +311,8 @@ class RelativeMultiHeadAttention(AttentionBase):
 
         Args:
             query: `[B, T, N, H]`, not scaled.
-            key: `[B, S, N, H]`.
-            value: `[B, S, N, Hv]`.
+            key: `[B, S, G, H]`. G is `num_key_value_heads`, by default N.
+            value: `[B, S, G, Hv]`.
             attention_mask: bool `[B, T, S]` or `[B, N, T, S]`, axes may have size 1; True = attend.
                 In a subclass, it includes all masks. Default: None.
             training: whether dropout is applied. Default: None, not applied.
@@ -350,8 +355,8 @@ class RelativeMultiHeadAttention(AttentionBase):
 
         Args:
             query: `[B, N, T, H]`, from `project_query`.
-            key: `[B, N, S, H]`, from `project_key`.
-            value: `[B, N, S, Hv]`, from `project_value`.
+            key: `[B, G, S, H]`, from `project_key`.
+            value: `[B, G, S, Hv]`, from `project_value`.
             is_checked: whether the tensors are known to be valid, as in a call of the layer.
                 Default: False, `attention.attend` checks them.
             **kwargs: the keyword arguments of `attention.attend`, such as `mask` and `causal`.
@@ -439,8 +444,8 @@ class RelativeMultiHeadAttention(AttentionBase):
             value: `[B, S, D]`.
 
         Returns:
-            `[B, 2, S, N, H]`, as in KerasHub; a pair `[B, S, N, H]` and `[B, S, N, Hv]` if
-            `value_dim` differs from `key_dim`.
+            `[B, 2, S, G, H]`, as in KerasHub; a pair `[B, S, G, H]` and `[B, S, G, Hv]` if
+            `value_dim` differs from `key_dim`. G is `num_key_value_heads`, by default N.
 
         Raises:
             ValueError: if the layer is not built.
@@ -460,8 +465,9 @@ class RelativeMultiHeadAttention(AttentionBase):
             query: `[B, T, D]`.
             value: `[B, L, D]`, sequence of the keys and values to write. None without
                 `update_index`.
-            cache: keys and values `[B, 2, S, N, H]`, as in KerasHub, for example zeros; a pair
-                `[B, S, N, H]` and `[B, S, N, Hv]` if `value_dim` differs from `key_dim`.
+            cache: keys and values `[B, 2, S, G, H]`, as in KerasHub, for example zeros; a pair
+                `[B, S, G, H]` and `[B, S, G, Hv]` if `value_dim` differs from `key_dim`. G is
+                `num_key_value_heads`, by default N.
             update_index: cache position of `value`, an int or a scalar tensor. With
                 None, the cache is only read. Default: None.
             mask: bool `[T, S]`, `[B, T, S]` or `[B, N, T, S]`, axes may have size 1; True = attend.
@@ -531,6 +537,7 @@ class RelativeMultiHeadAttention(AttentionBase):
             "dropout": self.dropout if training else 0.0,
             "sliding_window": self.sliding_window,
             "rematerialize": self._rematerialize(training),
+            "grouped_queries": self.num_key_value_heads != self.num_heads,
         }
         return explain(length_q, length_k, **settings | options)
 
@@ -567,6 +574,11 @@ class RelativeMultiHeadAttention(AttentionBase):
         True
         """
         _check_keras_attention(layer)
+        if kwargs.get("num_key_value_heads") not in (None, layer.num_heads):
+            raise ValueError(
+                "Expected no `num_key_value_heads`: `layer` has keys and values for each of its "
+                f"{layer.num_heads} heads. Received: {kwargs['num_key_value_heads']}."
+            )
         extra = {"max_relative_position": max_relative_position} | kwargs
         extra["table_initializer"] = "zeros"
         relative_layer = cls.from_config(layer.get_config() | extra)
@@ -585,13 +597,30 @@ class RelativeMultiHeadAttention(AttentionBase):
             "max_relative_position attention_axes sliding_window flash_attention use_key_table "
             "use_value_table"
         )
-        return {**super().get_config(), **config_of(self, names)}
+        heads = self.num_key_value_heads
+        is_grouped = heads != self.num_heads
+        return {
+            **super().get_config(),
+            **config_of(self, names),
+            **({"num_key_value_heads": heads} if is_grouped else {}),
+        }
 
 
 def _check_query_offset(query_offset):
     """Raises ValueError unless the offset of a call is None, an int or an integer scalar tensor."""
     advice = "Pass `query_positions` for positions per batch entry."
     _checks.positions(query_offset, "query_offset", "", advice=advice)
+
+
+def _key_value_heads(value, num_heads):
+    """Returns the number of heads of keys and values. Raises ValueError unless it divides N."""
+    heads = _checks.positive_int(value, "num_key_value_heads")
+    if num_heads % heads:
+        raise ValueError(
+            "Expected `num_key_value_heads` to divide `num_heads`. Received: "
+            f"num_key_value_heads={heads}, num_heads={num_heads}."
+        )
+    return heads
 
 
 def _check_attention_axes(attention_axes):

@@ -261,11 +261,11 @@ FLOAT_MASKS = {"mask": table(7, 7), "key_mask": table(2, 7), "query_mask": table
         ({"query": np.ones((2, 3, 7, 5), "int32")}, "Expected `query` of a floating-point dtype"),
         (
             {"value": X[:, :, 1:]},
-            r"`value` of shape \[B, N, S, Hv\] = \[2, 3, 7, \*\]. Received: shape \(2, 3, 6, 5\). "
+            r"`value` of shape \[B, G, S, Hv\] = \[2, 3, 7, \*\]. Received: shape \(2, 3, 6, 5\). "
             "Query, key and value have the same batch size B",
         ),
-        ({"key": X[:1]}, r"`key` of .* = \[2, 3, \*, 5\]. Received: shape \(1, 3, 7, 5\)"),
-        ({"key": X[..., 1:]}, r"`key` of .* = \[2, 3, \*, 5\]. Received: shape \(2, 3, 7, 4\)"),
+        ({"key": X[:1]}, r"`key` of .* = \[2, \*, \*, 5\]. Received: shape \(1, 3, 7, 5\)"),
+        ({"key": X[..., 1:]}, r"`key` of .* = \[2, \*, \*, 5\]. Received: shape \(2, 3, 7, 4\)"),
         ({"value": X[:, :1]}, r"`value` of .* = \[2, 3, 7, \*\]. Received: shape \(2, 1, 7, 5\)"),
         (
             {"key_mask": np.ones((2, 6), bool)},
