@@ -14,7 +14,7 @@ Parts of step 3, all forward and backward:
     core      attention of given queries, keys and values
     layer     the multi-head attention layer
     training  a training step of a Transformer, in source and target tokens per second
-    w2v-BERT  on PyTorch, the encoder layer of w2v-BERT 2.0, if transformers is installed
+    w2v-BERT  on PyTorch, the encoder of w2v-BERT 2.0 with one layer, if transformers is installed
 
 Implementations:
     plain            this library without tables; in `layer` keras.layers.MultiHeadAttention without
@@ -146,11 +146,11 @@ def attention_comparisons(part: str, lengths: list[int]):
 
 
 def w2v_bert_comparisons():
-    """Yields comparisons of the encoder layer of w2v-BERT 2.0, if PyTorch and transformers run."""
+    """Yields comparisons of one layer of w2v-BERT 2.0, if PyTorch and transformers run."""
     if keras.backend.backend() != "torch":
         return
     try:
-        from benchmarks.attention.speech_steps import make_step
+        from benchmarks.attention.family_steps import make_step
     except ImportError as error:
         print(one_line(error))
         return
@@ -161,7 +161,7 @@ def w2v_bert_comparisons():
         batch_size = max(1, FLAGS.batch_tokens // frames)
 
         def maker(name, frames=frames, batch_size=batch_size):
-            step = make_step(name, "encoder", "both", frames, batch_size, **where)
+            step = make_step("w2v-BERT 2.0", name, frames, batch_size, **where)
             return lambda: (step(), wait_for_torch())
 
         makers = {

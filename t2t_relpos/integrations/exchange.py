@@ -43,6 +43,12 @@ def is_exchanged_attention(module):
     return isinstance(module, _ExchangedAttention)
 
 
+def is_attention(module):
+    """Returns whether a module is of an attention class of a family, exchanged or not."""
+    family, original = family_of(type(module))
+    return family is not None and _is_attention_class(family, original)
+
+
 @functools.cache
 def exchanged_class(kind):
     """Returns the class of exchanged modules for a class of a family, or an empty subclass of it.
@@ -56,7 +62,7 @@ def exchanged_class(kind):
             "`register_family` before a model is loaded."
         )
     methods = family.methods.get(original) or family.methods[class_name(original)]
-    marker = _ExchangedAttention if _is_attention(family, original) else _Exchanged
+    marker = _ExchangedAttention if _is_attention_class(family, original) else _Exchanged
     names = "__module__", "__qualname__", "__doc__"
     attributes = {name: getattr(kind, name) for name in names} | {"_is_exchanged": True}
     return type(kind.__name__, (methods, marker, kind), attributes)
@@ -67,7 +73,7 @@ def _new_module(kind):
     return exchanged.__new__(exchanged)
 
 
-def _is_attention(family, original):
+def _is_attention_class(family, original):
     return original in family.attention or class_name(original) in family.attention
 
 
@@ -104,7 +110,7 @@ def exchange_classes(exchanges, *, flash_attention=None):
             module.__class__ = kind
             if "_old_forward" in vars(module):
                 module._old_forward = types.MethodType(kind.forward, module)
-        if _is_attention(*family_of(kind)):
+        if is_attention(module):
             attentions.append(module)
             vars(module).pop("flash_attention", None)
             if flash_attention and is_exchanged(module):
@@ -163,7 +169,7 @@ def _has_relative_attention(module, family):
     return family.has_tables is None or all(
         family.has_tables(x)
         for x in module.modules()
-        if (found := family_of(type(x)))[0] is family and _is_attention(*found)
+        if is_attention(x) and family_of(type(x))[0] is family
     )
 
 

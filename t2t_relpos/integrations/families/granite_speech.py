@@ -1,56 +1,49 @@
 """Granite Speech, Granite Speech Plus and Granite Speech 5: Conformers with attention in blocks.
 
-A frame attends to the frames of its block. Blocks are folded into the batch, as in transformers.
-The first two families have no padding masks: padding is attended to, and only the frames that fill
-up the last block are masked.
+A frame attends to the frames of its block. Whole blocks are folded into the batch. transformers
+fills the last block up and masks the new frames. Here, it is attention of its own, of the frames
+that are left. The first two families have no padding masks: padding is attended to.
 """
 
 import torch
-from torch.nn.functional import pad
 
 from t2t_relpos.integrations.families import Family
 from t2t_relpos.integrations.families.attention import attend_heads
 
 
-def attend_in_blocks(module, hidden_states, project, embedding, key_mask=None, **options):
+def attend_in_blocks(module, projected, embedding, key_mask=None, **options):
     """Returns the outputs `[B, T, N * H]` of attention within blocks of `module.context_size`.
 
     Args:
         module: the attention module.
-        hidden_states: `[B, T, D]`.
-        project: function that returns queries, keys and values `[B, T, N * H]`.
+        projected: queries, keys and values `[B, T, N * H]`.
         embedding: the table, whose row `i - j + M` is of query i and key j.
         key_mask: bool `[B, T]`, True = attend. Default: None.
         **options: options of `attend_heads`.
     """
-    (batch, length, _), size = hidden_states.shape, module.context_size
-    if added := -length % size:
-        if key_mask is None:
-            key_mask = hidden_states.new_ones(batch, length, dtype=torch.bool)
-        hidden_states, key_mask = pad(hidden_states, (0, 0, 0, added)), pad(key_mask, (0, added))
-    # Rows for the distances j - i of a block, in ascending order.
+    (batch, length), size = projected[0].shape[:2], module.context_size
+    # Rows for the distances j - i in a block, in ascending order.
     middle, reach = embedding.num_embeddings // 2, size - 1
-    rows = torch.arange(middle + reach, middle - size, -1, device=hidden_states.device)
-    outputs, _ = attend_heads(
-        module,
-        [x.unflatten(1, (-1, size)).flatten(0, 1) for x in project(hidden_states)],
-        (embedding(rows),),
-        reach,
-        {} if key_mask is None else {"key_mask": key_mask.reshape(-1, size)},
-        return_weights=False,
-        **options,
-    )
-    return outputs.unflatten(0, (batch, -1)).flatten(1, 2)[:, :length]
+    rows = torch.arange(middle + reach, middle - size, -1, device=projected[0].device)
+    tables, outputs = (embedding(rows),), []
+    sizes = [n for n in (length - length % size, length % size) if n]
+    inputs = projected if key_mask is None else (*projected, key_mask)
+    for part in zip(*(x.split(sizes, dim=1) for x in inputs), strict=True):
+        blocks = [x.unflatten(1, (-1, min(size, x.shape[1]))).flatten(0, 1) for x in part]
+        masks = {} if key_mask is None else {"key_mask": blocks.pop()}
+        x, _ = attend_heads(module, blocks, tables, reach, masks, return_weights=False, **options)
+        outputs.append(x.unflatten(0, (batch, -1)).flatten(1, 2))
+    return torch.cat(outputs, dim=1)
 
 
 class Attention:
     """Attention of Granite Speech and Granite Speech Plus."""
 
     def forward(self, hidden_states, attention_dists):
+        x = self.pre_norm(hidden_states)
         outputs = attend_in_blocks(
             self,
-            self.pre_norm(hidden_states),
-            lambda x: (self.to_q(x), *self.to_kv(x).chunk(2, dim=-1)),
+            (self.to_q(x), *self.to_kv(x).chunk(2, dim=-1)),
             self.rel_pos_emb,
             head_dim=self.dim_head,
             scale=self.scale,
@@ -65,8 +58,7 @@ class Attention5:
     def forward(self, hidden_states, position_embeddings, attention_mask=None, **kwargs):
         outputs = attend_in_blocks(
             self,
-            hidden_states,
-            lambda x: [linear(x) for linear in (self.q_proj, self.k_proj, self.v_proj)],
+            [linear(hidden_states) for linear in (self.q_proj, self.k_proj, self.v_proj)],
             self.rel_pos_emb,
             attention_mask,
             head_dim=self.head_dim,
