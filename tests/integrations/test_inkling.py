@@ -56,7 +56,8 @@ def calls(monkeypatch):
     found, original = [], inkling.attend
 
     def attend(query, key, *args, **options):
-        found.append({"T": query.shape[2], "S": key.shape[2], **options})
+        sizes = dict(zip("NTGS", (*query.shape[1:3], *key.shape[1:3])))
+        found.append(sizes | options)
         return original(query, key, *args, **options)
 
     monkeypatch.setattr(inkling, "attend", attend)
@@ -174,13 +175,22 @@ def test_long_inputs_are_equal(kind, padded):
     assert_results_near(results(replaced(model), mask, 300), expected)
 
 
-def test_keys_are_not_repeated_and_no_tensor_has_an_entry_per_pair(kind, calls):
+def test_no_tensor_has_an_entry_per_pair(kind, calls):
     model, length = replaced(make(kind)).train(), 1100
     for mask in (None, padding_mask(length)):
         with LargestTensor() as largest:
             results(model, mask, length)
         assert largest.size < length**2
-    assert {call["key"].shape[1] for call in calls if "key" in call} <= {2}
+    # Keys are not repeated.
+    assert {(call["N"], call["G"]) for call in calls} == {(4, 2)}
+
+
+def test_memory_may_be_linear_at_any_length(kind, run_log):
+    model = make(kind)
+    other = copy.deepcopy(model)
+    assert replace_attention(other, flash_attention=True) == 3
+    assert_results_near(results(other, padding_mask()), results(model, padding_mask()))
+    assert run_log and not {"band", "rows", "full_matrix"} & set(run_log)
 
 
 def test_log_scaling_may_be_off():
@@ -383,6 +393,7 @@ def test_bfloat16_is_as_exact_as_transformers(kind, length, tmp_path):
 # Compilation, threads and processes
 
 
+@pytest.mark.slow
 def test_compiled_models_are_equal(kind):
     model = replaced(make(kind))
     torch.compiler.reset()
