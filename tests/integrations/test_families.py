@@ -29,6 +29,9 @@ from t2t_relpos.integrations.transformers import (
     restore_attention,
 )
 
+# Raised by VITS of older versions of transformers, when it is imported.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+
 FAMILIES = registered_families()
 
 

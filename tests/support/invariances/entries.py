@@ -28,7 +28,7 @@ SIZES = {"B": 3, "N": 2, "T": 7, "S": 9, "H": 8, "R": 2 * K + 1, "L": 17, "W": 4
 PYTORCH_HEADS = (
     {"in_proj_weight": (0, 3), "in_proj_bias": (0, 3)}
     | dict.fromkeys(("linear_q", "linear_k", "linear_v", "q_proj", "k_proj", "v_proj"), (0, 1))
-    | dict.fromkeys(("linear_out", "out_proj"), (1, 1))
+    | dict.fromkeys(("linear_out", "out_proj", "o_proj"), (1, 1))
 )
 
 
@@ -328,6 +328,7 @@ def _pytorch_entries():
     import speech_models
     import torch
 
+    from t2t_relpos.integrations.families import imported, registered_families
     from t2t_relpos.integrations.torch import RelativeMultiheadAttention
     from t2t_relpos.integrations.transformers import replace_attention
 
@@ -358,6 +359,15 @@ def _pytorch_entries():
 
         return make
 
+    def granite_speech_5():
+        family = registered_families()["Granite Speech 5"]
+        torch.manual_seed(7)
+        model = imported(family.encoder)(family.small_config()).eval()
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.3)
+        assert replace_attention(model) == 2
+        return Subject(lambda model, x, mask: model(x, mask)[0], model)
+
     def encode_text(encoder, ids, mask):
         return encoder(ids, padding_mask=mask[..., None].float(), attention_mask=mask)
 
@@ -387,6 +397,7 @@ def _pytorch_entries():
         Entry(
             "SpeechT5", replaced("SpeechT5", encode_audio), audio, f"B 3 {vocab}", sizes={"A": 22}
         ),
+        Entry("Granite Speech 5", granite_speech_5, features | {"x": "float B T 16"}, "B T 16"),
         Entry("VITS", replaced("VITS", encode_text, text_encoder), text, "B T 16"),
     ]
 

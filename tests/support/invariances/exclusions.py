@@ -3,7 +3,7 @@
 import fnmatch
 
 MODULES = ("module", "from_multihead_attention")
-FAMILIES = ("w2v-BERT", "SeamlessM4T*", "SpeechT5", "VITS")
+FAMILIES = ("w2v-BERT", "SeamlessM4T*", "SpeechT5", "VITS", "Granite Speech 5")
 # (names of entries, names of changes, why); names are patterns of `fnmatch`.
 EXCLUSIONS = [
     ((*MODULES, *FAMILIES), ("array, *", "list of *"), "Modules of PyTorch take tensors only."),
