@@ -162,18 +162,11 @@ class Attention2:
         if isinstance(offset, torch.Tensor):
             offset = int(offset[0, 0])
         relative_query, table = self.relative_position_bias(hidden_states, offset, position_ids)
-        sinks = self.sink_proj(hidden_states).transpose(1, 2)
-        return _attend(
-            self,
-            query,
-            key,
-            value,
-            table,
-            masks,
-            offset,
-            relative_query=relative_query,
-            sinks=sinks,
-        )
+        tensors = {
+            "relative_query": relative_query,
+            "sinks": self.sink_proj(hidden_states).transpose(1, 2),
+        }
+        return _attend(self, query, key, value, table, masks, offset, **tensors)
 
 
 # Text models
@@ -194,8 +187,11 @@ def _first_layers(model):
     return layers
 
 
-def _padding_masks(model, length, attention_mask, position_ids, cache, options):
-    """Returns masks of keys by type of layer, or None if transformers makes masks of pairs."""
+def _padding_masks(model, inputs, attention_mask, position_ids, cache, options):
+    """Returns masks of keys by type of layer, or None if transformers makes masks of pairs.
+
+    `inputs` are tokens `[B, T]` or vectors `[B, T, D]`.
+    """
     is_padding = attention_mask is None or (
         isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2
     )
@@ -210,6 +206,7 @@ def _padding_masks(model, length, attention_mask, position_ids, cache, options):
     masks = {"linear_attention": None, "full_attention": None, "sliding_attention": None}
     if attention_mask is None:
         return masks
+    length, attention_mask = inputs.shape[1], attention_mask.to(inputs.device)
     # Generated tokens, one at a time, are no padding.
     masks["linear_attention"] = attention_mask[:, -length:] if length > 1 else None
     for name, layer in _first_layers(model).items():
@@ -252,8 +249,8 @@ class TextModel:
         }
         masks = None
         if (input_ids is None) != (inputs_embeds is None):
-            length = (inputs_embeds if input_ids is None else input_ids).shape[1]
-            masks = _padding_masks(self, length, attention_mask, position_ids, cache, kwargs)
+            inputs = inputs_embeds if input_ids is None else input_ids
+            masks = _padding_masks(self, inputs, attention_mask, position_ids, cache, kwargs)
         if masks is None:
             return super().forward(attention_mask=attention_mask, **arguments)
         return self._forward_with_masks(masks, arguments)
