@@ -5,10 +5,10 @@
     python -m benchmarks.families --families='w2v-BERT 2.0' --part=encoder --batch_size=1 \
         --padded=false --lengths=500,1500,3000
 
-One row for each family and length: an attention layer at the size of the published models, with the
-mask that the encoder hands on, forward and backward. A batch of 4 is padded by up to a quarter.
---part=encoder measures the encoder with one layer. float32, random weights, one thread. Each
-implementation runs in a process of its own, and they take turns:
+One row for each family, or kind of layer, and length: an attention layer at the size of the
+published models, with the mask that the encoder hands on, forward and backward. A batch of 4 is
+padded by up to a quarter. --part=encoder measures the encoder with one layer. float32, random
+weights, one thread. Each implementation runs in a process of its own, and they take turns:
 
     eager, sdpa    transformers
     attend         this library, by `replace_attention`

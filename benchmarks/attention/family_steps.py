@@ -23,16 +23,36 @@ class Case:
         settings: arguments of the configuration. The others have the values of transformers.
         length: positions of a batch entry.
         implementations: those of transformers, by the names of `attn_implementation`.
+        family: name of the family. Default: that of the case.
     """
 
     config: str
     settings: dict
     length: int
     implementations: tuple = ("eager", "sdpa")
+    family: str = ""
 
 
 # A layer that is dropped would take no time.
 ONE_LAYER = {"num_hidden_layers": 1, "layerdrop": 0.0}
+# An eighth of the heads of Inkling, and two experts, which are not measured.
+INKLING = {
+    "num_hidden_layers": 1,
+    "vocab_size": 8,
+    "hidden_size": 512,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "swa_num_attention_heads": 8,
+    "swa_num_key_value_heads": 2,
+    "sliding_window_size": 512,
+    "log_scaling_n_floor": 512,
+    "moe_intermediate_size": 8,
+    "n_routed_experts": 2,
+    "num_experts_per_tok": 1,
+    "eos_token_id": 1,
+}
+FULL, SLIDING = {"layer_types": ["hybrid"]}, {"layer_types": ["hybrid_sliding"]}
+EAGER = ("eager",)
 CASES = {
     # 50 frames are a second of sound.
     "w2v-BERT 2.0": Case(
@@ -53,13 +73,23 @@ CASES = {
     "Granite Speech 5": Case(
         "GraniteSpeech5EncoderConfig", {"num_hidden_layers": 1, "subsample_layers": []}, 1500
     ),
+    # Tokens.
+    "Inkling full": Case("InklingTextConfig", INKLING | FULL, 4096, family="Inkling"),
+    "Inkling sliding": Case("InklingTextConfig", INKLING | SLIDING, 4096, family="Inkling"),
+    "Inkling 2 full": Case("Inkling2TextConfig", INKLING | FULL, 4096, EAGER, "Inkling 2"),
+    "Inkling 2 sliding": Case("Inkling2TextConfig", INKLING | SLIDING, 4096, EAGER, "Inkling 2"),
 }
+
+
+def family_of(name: str):
+    """Returns the family of a case."""
+    return registered_families()[CASES[name].family or name]
 
 
 def make_encoder(family: str, implementation: str):
     """Returns (encoder with random weights, width of its inputs)."""
     torch.manual_seed(0)
-    case, kind = CASES[family], imported(registered_families()[family].encoder)
+    case, kind = CASES[family], imported(family_of(family).encoder)
     name = implementation if implementation in case.implementations else case.implementations[0]
     config = getattr(transformers, case.config)(**case.settings, attn_implementation=name)
     encoder = kind(config)
@@ -84,7 +114,7 @@ def make_step(
     """Returns a function that runs a step of a family.
 
     Args:
-        family: its name.
+        family: name of a case.
         implementation: one of `CASES`, or of this library "attend" or, with the fused kernel,
             "fused".
         length: positions of a batch entry.
@@ -99,7 +129,7 @@ def make_step(
     x = torch.randn(batch_size, length, width, generator=torch.Generator().manual_seed(length))
     real = [length - is_padded * i * length // (4 * batch_size) for i in range(batch_size)]
     padding_mask = (torch.arange(length) < torch.tensor(real)[:, None]).to(placement.get("device"))
-    call, x = registered_families()[family].call, x.to(**placement)
+    call, x = family_of(family).call, x.to(**placement)
     module, run = encoder, lambda: call(encoder, x, padding_mask)
     if part == "attention":
         module, arguments, options = _first_call_of_attention(encoder, run)

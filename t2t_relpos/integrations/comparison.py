@@ -16,8 +16,8 @@ from t2t_relpos.integrations.families import imported
 LENGTH = 301
 # Padding on the left of the first sequence, and on the right of the second.
 PADDING = 37, 90
-# Largest difference, relative to the largest value of a tensor or to 1. Numbers are float64.
-TOLERANCE = 1e-9
+# Largest difference by dtype, relative to the largest value of a tensor or to 1.
+TOLERANCES = {"float64": 1e-9, "float32": 1e-4}
 
 # Errors by (name of the family, version of transformers). An empty string: equal.
 _RESULTS = {}
@@ -66,7 +66,7 @@ def _make_encoder(family, config):
 
     `init_empty_weights` of accelerate, for example, moves all parameters to the device meta.
     """
-    encoder = imported(family.encoder)(config).double()
+    encoder = imported(family.encoder)(config).to(getattr(torch, family.dtype))
     if any(x.device.type != "cpu" for x in encoder.parameters()):
         return None
     for parameter in encoder.parameters():
@@ -89,7 +89,7 @@ def _difference(family, encoder, width):
                 return f"other parameters with gradients, in {mode}"
             for name, x in expected.items():
                 error = (found[name] - x).abs().max() / x.abs().max().clamp(min=1)
-                if not error <= TOLERANCE:
+                if not error <= TOLERANCES[family.dtype]:
                     return f"{name}, in {mode}, differ by {error.item():.1e} of their largest value"
     except Exception as error:  # Whatever another version raises.
         return f"{type(error).__name__}: {error}"
@@ -99,13 +99,14 @@ def _difference(family, encoder, width):
 def _results(family, encoder, width):
     """Returns the outputs where there is no padding, and the gradients of all parameters."""
     generator = torch.Generator("cpu").manual_seed(1)
-    x = torch.randn(2, LENGTH, width, generator=generator, dtype=torch.float64)
+    dtype = getattr(torch, family.dtype)
+    x = torch.randn(2, LENGTH, width, generator=generator, dtype=dtype)
     positions = torch.arange(LENGTH)
     padding_mask = torch.stack([positions >= PADDING[0], positions < LENGTH - PADDING[1]])
     outputs = (family.call or torch.nn.Module.__call__)(encoder, x, padding_mask)
     if outputs.shape[1] == LENGTH:
         outputs = outputs[padding_mask]
-    weights = torch.randn(outputs.shape, generator=generator, dtype=torch.float64)
+    weights = torch.randn(outputs.shape, generator=generator, dtype=dtype)
     encoder.zero_grad()
     (outputs * weights).sum().backward()
     gradients = {

@@ -30,8 +30,9 @@ def replace_attention(model, *, flash_attention=None, verify=True):
     before. Replacing twice changes nothing but `flash_attention`.
 
     When a family of models is first exchanged in a process, a small encoder with random weights is
-    compared before and after the exchange: outputs and gradients in float64, on the CPU. So a
-    version of transformers that computes something else is found before the model is changed.
+    compared before and after the exchange: outputs and gradients on the CPU, in float64, or for
+    Inkling in float32. So a version of transformers that computes something else is found before
+    the model is changed.
 
     Args:
         model: a `torch.nn.Module` that contains modules of a family of `list_families`, for

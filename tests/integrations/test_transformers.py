@@ -13,6 +13,7 @@ import numpy as np
 import peft
 import torch
 import transformers
+from largest_tensor import LargestTensor
 from speech_models import (
     CASES,
     LENGTHS,
@@ -23,8 +24,6 @@ from speech_models import (
 )
 from subprocesses import run_python
 from torch.nn.attention.flex_attention import BlockMask
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch_graphs import compiled
 from transformers.models.wav2vec2_bert import modeling_wav2vec2_bert as wav2vec2_bert
 
@@ -263,22 +262,6 @@ def test_hidden_states_and_types_of_outputs_are_equal(case):
         assert_near(x[real], y[real])
     expected, found = (case.call(x, 21, padding, return_dict=False) for x in (model, other))
     assert type(found) is type(expected) and len(found) == len(expected)
-
-
-class LargestTensor(TorchDispatchMode):
-    """Records the number of entries of the largest tensor that an operation returns."""
-
-    def __init__(self):
-        super().__init__()
-        self.size = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        outputs = function(*args, **(kwargs or {}))
-        for x in tree_leaves(outputs):
-            # Expanded tensors take no memory.
-            if isinstance(x, torch.Tensor) and not x._is_view():
-                self.size = max(self.size, x.numel())
-        return outputs
 
 
 @pytest.mark.parametrize(

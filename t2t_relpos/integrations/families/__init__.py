@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable
 
 # Files of this package. Each has a list `FAMILIES`.
-BUILT_IN = "wav2vec2_bert", "seamless_m4t_v2", "speecht5", "vits", "granite_speech"
+BUILT_IN = "wav2vec2_bert", "seamless_m4t_v2", "speecht5", "vits", "granite_speech", "inkling"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,6 +42,8 @@ class Family:
         has_tables: function that returns whether an attention module has relative positions.
             Default: all have.
         condition: the setting that `has_tables` requires, for an error. Default: none.
+        dtype: "float64", or "float32" for models that can't compute in float64: the dtype of the
+            comparison, whose tolerance depends on it. Default: "float64".
     """
 
     name: str
@@ -54,6 +56,7 @@ class Family:
     inside: str | type | None = None
     has_tables: Callable | None = None
     condition: str = ""
+    dtype: str = "float64"
 
     @property
     def methods(self) -> dict:
