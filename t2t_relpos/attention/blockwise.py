@@ -71,7 +71,7 @@ def attend(call, sizes, *, unrolled):
         relative = relative_values(results.weights_by_id, table, call.query.dtype)
         outputs = outputs + ops.cast(relative, outputs.dtype)
     if reference is not None:
-        outputs = outputs + reference
+        outputs = outputs + ops.cast(reference, outputs.dtype)
     if log_sums is not None and call.key_table is not None:
         of_reference = scores_by_id(call.table_query, references["key_table"])
         log_sums = ops.where(log_sums > MASKED_SCORE, log_sums + of_reference, log_sums)
