@@ -70,7 +70,8 @@ def index_page() -> str:
 def first_line(package: str, name: str) -> str:
     """Returns the first line of the docstring of a class, a function, or its module."""
     path = SOURCES.parent.joinpath(*defining_module(package, name).split("."))
-    module = ast.parse(path.with_suffix(".py").read_text())
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    module = ast.parse(path.read_text())
     documented = module
     for node in module.body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
