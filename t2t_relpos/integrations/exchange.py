@@ -12,7 +12,7 @@ import types
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from t2t_relpos.integrations.families import class_name, family_of, is_a
+from t2t_relpos.integrations.families import class_name, family_of, is_a, version_error
 
 
 class _Exchanged:
@@ -153,7 +153,7 @@ def _exchangeable(model):
     found, insides = {}, {}
     for name, module in model.named_modules():
         family, original = family_of(type(module))
-        if family is None or not _has_relative_attention(module, family):
+        if family is None or version_error(family) or not _has_relative_attention(module, family):
             continue
         if family.inside is None:
             found[name] = module

@@ -17,15 +17,16 @@ from largest_tensor import LargestTensor
 from subprocesses import run_python
 
 from t2t_relpos.integrations import comparison
-from t2t_relpos.integrations.families import inkling, registered_families
+from t2t_relpos.integrations.families import import_error, inkling, registered_families
 from t2t_relpos.integrations.transformers import (
     replace_attention,
     replaced_modules,
     restore_attention,
 )
 
-if not hasattr(transformers, "Inkling2LoopForCausalLM"):
-    pytest.skip("transformers has no Inkling", allow_module_level=True)
+FAMILIES = [each for each in registered_families().values() if each.name.startswith("Inkling")]
+if errors := [error for each in FAMILIES if (error := import_error(each))]:
+    pytest.skip(errors[0], allow_module_level=True)
 
 pytestmark = [
     # Raised by PEFT.
@@ -43,9 +44,8 @@ def one_thread():
     """Lets PyTorch use one thread, which is faster for small models, and compares the families."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    for family in registered_families().values():
-        if family.name.startswith("Inkling"):
-            comparison.compare_family(family)
+    for family in FAMILIES:
+        comparison.compare_family(family)
     yield
     torch.set_num_threads(threads)
 

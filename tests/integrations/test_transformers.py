@@ -30,7 +30,7 @@ from transformers.models.wav2vec2_bert import modeling_wav2vec2_bert as wav2vec2
 from t2t_relpos.integrations import comparison
 from t2t_relpos.integrations.exchange import is_exchanged_attention
 from t2t_relpos.integrations.families import attention as family_attention
-from t2t_relpos.integrations.families import imported, registered_families
+from t2t_relpos.integrations.families import import_error, imported, registered_families
 from t2t_relpos.integrations.transformers import (
     from_transformers,
     replace_attention,
@@ -51,8 +51,9 @@ pytestmark = [
 DROPOUT = {"attention_dropout": 0.3, "speech_encoder_dropout": 0.3}
 
 
-# All classes of the families.
-CLASSES = {imported(kind) for each in registered_families().values() for kind in each.methods}
+# The families that are installed, and all of their classes.
+FAMILIES = [each for each in registered_families().values() if not import_error(each)]
+CLASSES = {imported(kind) for each in FAMILIES for kind in each.methods}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -63,7 +64,7 @@ def one_thread():
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    for family in registered_families().values():
+    for family in FAMILIES:
         comparison.compare_family(family)
     yield
     torch.set_num_threads(threads)

@@ -8,6 +8,7 @@ by name, so that no file imports transformers before a function runs. The files 
 import dataclasses
 import functools
 import importlib
+import sys
 from collections.abc import Callable
 
 # Files of this package. Each has a list `FAMILIES`.
@@ -44,6 +45,7 @@ class Family:
         condition: the setting that `has_tables` requires, for an error. Default: none.
         dtype: "float64", or "float32" for models that can't compute in float64: the dtype of the
             comparison, whose tolerance depends on it. Default: "float64".
+        since: the oldest version of transformers that is supported, such as "5.24". Default: any.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Family:
     has_tables: Callable | None = None
     condition: str = ""
     dtype: str = "float64"
+    since: str = ""
 
     @property
     def methods(self) -> dict:
@@ -154,14 +157,29 @@ def imported(kind):
     return getattr(importlib.import_module(module), name)
 
 
+def version_error(family):
+    """Returns why a version of transformers is not supported, or an empty string."""
+    if not family.since:
+        return ""
+    from packaging.version import Version
+
+    version = sys.modules["transformers"].__version__
+    if Version(version).release >= Version(family.since).release:
+        return ""
+    return f"Expected transformers {family.since} or newer. Received: {version}."
+
+
 def import_error(family):
-    """Returns why the classes of a family can't be imported, or an empty string."""
+    """Returns why a family can't be exchanged, or an empty string.
+
+    Its classes can't be imported, or are older than the family supports.
+    """
     for kind in (*family.methods, family.encoder):
         try:
             imported(kind)
         except (ImportError, AttributeError) as error:
             return f"{type(error).__name__}: {error}"
-    return ""
+    return version_error(family)
 
 
 def is_a(kind, other):

@@ -389,7 +389,7 @@ def _call(model, x, padding_mask):
 
 
 # The router computes in float32 only.
-_COMMON = {"call": _call, "dtype": "float32"}
+_COMMON = {"call": _call, "dtype": "float32", "since": "5.24"}
 _MODULE = "transformers.models.inkling.modeling_inkling"
 _MODULE_2 = "transformers.models.inkling2.modeling_inkling2"
 _MODULE_LOOP = "transformers.models.inkling2_loop.modeling_inkling2_loop"
