@@ -215,7 +215,7 @@ def _padding_masks(model, inputs, attention_mask, position_ids, cache, options):
             size, first = cache.get_mask_sizes(length, layer)
         missing = max(0, first + size - attention_mask.shape[1])
         keys = pad(attention_mask, (0, missing))[:, first : first + size]
-        masks[name] = key_mask(keys, keys.device)
+        masks[name] = key_mask(keys, keys)
     return masks
 
 
