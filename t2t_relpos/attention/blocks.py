@@ -569,7 +569,7 @@ def rows_gradient(by_row, x, table):
         gradient = ops.sum(matmul(transpose(by_row), x, dtype), axis=0)
         is_shared = table.shape[0] == 1
         return ops.sum(gradient, axis=0, keepdims=True) if is_shared else gradient
-    by_row, x = (ops.cast(ops.reshape(y, (-1, y.shape[-1])), dtype) for y in (by_row, x))
+    by_row, x = (ops.cast(ops.reshape(y, (-1, ops.shape(y)[-1])), dtype) for y in (by_row, x))
     return ops.cast(backend.matmul(transpose(by_row), x), accumulation_dtype(dtype))
 
 

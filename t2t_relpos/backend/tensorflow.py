@@ -46,6 +46,7 @@ __all__ = [
     "check_dense",
     "check_inputs_dense",
     "compile_function",
+    "custom_gradient",
     "device",
     "dropout_factors",
     "has_dynamic_shapes",
@@ -152,6 +153,13 @@ def take_rows(x, index):
 
 def take_beams(x, index):
     return tf.gather(x, index, batch_dims=1)
+
+
+def custom_gradient(forward, backward, plain, tensors):
+    # In the gradient of a branch of tf.cond, TensorFlow loses an input of the branch that both a
+    # custom gradient and another gradient read: "You must feed a value for placeholder tensor".
+    copies = {name: tf.identity(x) for name, x in tensors.items()}
+    return keras_ops.custom_gradient(forward, backward, plain, copies)
 
 
 def matmul_transposed(x, y):
