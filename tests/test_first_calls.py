@@ -721,7 +721,7 @@ def test_every_public_name_has_a_first_call():
 
 
 def implementation(length, *, causal):
-    return attention.explain(length, causal=causal).chosen
+    return attention.explain(length, causal=causal, key_dim=DEPTH).chosen
 
 
 CHANGES = [(causal, n) for causal in (False, True) for n in attention_lengths(causal=causal)]

@@ -61,7 +61,11 @@ CHOSEN_FOR_101_POSITIONS = {
         (225, TORCH, "flash"),
         (128, {**TORCH, "causal": True, "rematerialize": False}, "band"),
         (129, {**TORCH, "causal": True, "rematerialize": False}, "flash"),
-        (11, {**TORCH, "rematerialize": True}, "flash"),
+        (11, {**TORCH, "rematerialize": True}, "scanned_blocks"),
+        (400, {**TORCH, "rematerialize": True}, "flash"),
+        # Long tables: more than a quarter of the positions have a distance of their own.
+        (300, {**TORCH, "max_relative_position": 64, "rematerialize": True}, "scanned_blocks"),
+        (4096, {**TORCH, "max_relative_position": 512}, "scanned_blocks"),
         (11, {**TORCH_GPU, "rematerialize": True}, "fused"),
         (128, TORCH_GPU, "rows"),
         (1024, {**TORCH_GPU, "causal": True}, "unrolled_blocks"),
@@ -275,7 +279,7 @@ def test_explain_raises_the_errors_of_attend(options):
 
 def test_explain_reads_offsets_as_attend():
     assert explain(64, query_offset=np.array([3, 4])).chosen == "by_id"
-    assert explain(64, query_offset=0, **TORCH, rematerialize=np.True_).chosen == "flash"
+    assert explain(256, query_offset=0, **TORCH, rematerialize=np.True_).chosen == "flash"
 
 
 @pytest.mark.parametrize(

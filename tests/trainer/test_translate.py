@@ -43,7 +43,8 @@ finally:
 MODULES = """
 tensorflow trainer trainer.atomic_files trainer.data trainer.data.corpus trainer.data.text_files
 trainer.data.text_report trainer.entry_point trainer.errors trainer.serving
-trainer.serving.model_versions trainer.serving.translator trainer.streams trainer.translate
+trainer.serving.model_versions trainer.serving.translator trainer.streams trainer.t2t_flags
+trainer.translate
 """
 
 
