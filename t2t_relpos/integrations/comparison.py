@@ -35,16 +35,31 @@ def compare_family(family):
             encoder = _make_encoder(family, config)
             if encoder is None:
                 return
-            width = config["hidden_size"] if isinstance(config, dict) else config.hidden_size
+            width = _width(family, config)
             _RESULTS[family.name, version] = _difference(family, encoder, width)
     if difference := _RESULTS[family.name, version]:
-        where = f" of transformers {version}" if version else ""
+        where = f" with transformers {version}" if version else ""
         raise RuntimeError(
             f"Expected that the exchange leaves the results of a small encoder of the family "
             f"{family.name!r}{where} as they are. Received: {difference}. Nothing is exchanged. "
-            "Install a version of transformers that this version of t2t_relpos was tested with, "
-            "or pass verify=False if the difference is intended."
+            "For a model of transformers, install a version that this version of t2t_relpos was "
+            "tested with. For your own, compare the new `forward` with the old one, and make "
+            "`small_config` without dropout. verify=False skips the comparison."
         )
+
+
+def _width(family, config):
+    """Returns the width of the inputs of a small encoder."""
+    if isinstance(config, dict):
+        width = config.get("hidden_size")
+    else:
+        width = getattr(config, "hidden_size", None)
+    if width is None:
+        raise ValueError(
+            f"Expected the result of `small_config` of the family {family.name!r} to have "
+            f"`hidden_size`, the width of the encoder's inputs. Received: {config!r}."
+        )
+    return width
 
 
 @contextlib.contextmanager

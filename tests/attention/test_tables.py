@@ -210,6 +210,40 @@ def test_fully_masked_queries(implementation, rng, precision):
         np.testing.assert_array_equal(x, 0)
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="graphs of TensorFlow")
+@pytest.mark.parametrize("distances", [SHORT, (40, 0)], ids=str)
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_unknown_lengths_give_the_same_numbers(distances, jit_compile, rng, precision):
+    import tensorflow as tf
+
+    arguments = {"groups": GROUPS, "sinks": (HEADS,)}
+    options = {"max_relative_position": distances, "beyond": "zero", "causal": True}
+    options |= {"return_weights": False, "return_log_sums": True}
+
+    def compute(tensors):
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            outputs, _, log_sums = attend(**tensors, **options)
+            loss = tf.reduce_sum(outputs**2) + tf.reduce_sum(tf.cos(log_sums))
+        return outputs, log_sums, tape.gradient(loss, tensors)
+
+    drawn = draw_arrays(rng, precision.dtype, (5, 5), distances, **arguments)
+    by_query = "query", "key", "value", "relative_query"
+    spec = {
+        n: tf.TensorSpec(
+            (None, x.shape[1], None, x.shape[3]) if n in by_query else x.shape, x.dtype
+        )
+        for n, x in drawn.items()
+    }
+    run = tf.function(compute, input_signature=[spec], jit_compile=jit_compile)
+    for length in (1, 31):
+        arrays = draw_arrays(rng, precision.dtype, (length, length), distances, **arguments)
+        tensors = {n: tf.constant(x) for n, x in arrays.items()}
+        found, expected = keras.tree.flatten(run(tensors)), keras.tree.flatten(compute(tensors))
+        for x, y in zip(found, expected, strict=True):
+            np.testing.assert_allclose(x, y, atol=20 * precision.atol)
+
+
 def test_dropout_comes_after_sinks(rng, precision):
     """Dropped weights are those of the keys: the rest of a query is scaled as without dropout."""
     arrays = draw_arrays(rng, precision.dtype, (9, 9), (2, 2), groups=GROUPS)

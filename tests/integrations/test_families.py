@@ -201,6 +201,12 @@ def test_a_family_registered_twice_is_refused(registry):
         register_family("mine")
 
 
+def test_a_small_config_without_a_width_is_refused(registry):
+    register_family(dataclasses.replace(MINE, small_config=lambda: {"width": 4}))
+    with pytest.raises(ValueError, match="`small_config` of the family 'mine' to have `hidden_si"):
+        replace_attention(conformer())
+
+
 def test_families_that_are_not_installed_are_listed(registry):
     assert list_families().keys() == FAMILIES.keys()
     assert [name for name, error in list_families().items() if not error] == INSTALLED
