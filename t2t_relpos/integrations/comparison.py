@@ -32,10 +32,10 @@ def compare_family(family):
     if (family.name, version) not in _RESULTS:
         with _neutral_settings():
             config = family.small_config()
+            width = _width(family, config)
             encoder = _make_encoder(family, config)
             if encoder is None:
                 return
-            width = _width(family, config)
             _RESULTS[family.name, version] = _difference(family, encoder, width)
     if difference := _RESULTS[family.name, version]:
         where = f" with transformers {version}" if version else ""
