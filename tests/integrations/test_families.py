@@ -310,7 +310,7 @@ def test_a_difference_is_an_error_and_the_model_stays(change, message, registry,
     model = vits()
     classes = [type(module) for module in model.modules()]
     for _ in range(2):
-        with pytest.raises(RuntimeError, match=f"'VITS' of transformers .*{message}"):
+        with pytest.raises(RuntimeError, match=f"'VITS' with transformers .*{message}"):
             replace_attention(model)
     assert [type(module) for module in model.modules()] == classes
     # Other families, and calls without comparison.

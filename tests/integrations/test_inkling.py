@@ -490,7 +490,7 @@ def test_comparison_finds_differences(change, monkeypatch):
     monkeypatch.setattr(inkling, "attend", attend)
     model = make("Inkling2")
     with pytest.raises(
-        RuntimeError, match="'Inkling 2' of transformers .*(differ by|other parameters)"
+        RuntimeError, match="'Inkling 2' with transformers .*(differ by|other parameters)"
     ):
         replace_attention(model)
     assert replaced_modules(model) == {}
