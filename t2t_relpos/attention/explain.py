@@ -6,7 +6,7 @@ import keras
 
 from t2t_relpos import _checks
 from t2t_relpos.attention import dispatch
-from t2t_relpos.attention.attend import AttentionCall
+from t2t_relpos.attention.call import AttentionCall
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.masks import combine_masks
 from t2t_relpos.backend import as_tensor

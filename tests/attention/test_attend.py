@@ -14,7 +14,7 @@ from t2t_relpos.attention import (
     gather,
     relative_attention_inner,
 )
-from t2t_relpos.attention.attend import AttentionCall
+from t2t_relpos.attention.call import AttentionCall
 from t2t_relpos.attention.t2t_variants import attend_2d, attend_two_blocks
 from t2t_relpos.attention.tables import attend_by_scores
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from t2t_relpos.attention import attend, dispatch, explain, portable
-from t2t_relpos.attention.attend import AttentionCall
+from t2t_relpos.attention.call import AttentionCall
 from t2t_relpos.attention.dropout import AttentionDropout
 
 CPU = {"backend": "tensorflow", "xla": False, "device": "cpu"}

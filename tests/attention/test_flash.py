@@ -15,7 +15,7 @@ from sizes import largest_tensor
 
 from t2t_relpos import RelativeMultiHeadAttention
 from t2t_relpos.attention import attend, dispatch
-from t2t_relpos.attention.attend import AttentionCall
+from t2t_relpos.attention.call import AttentionCall
 
 BACKEND = keras.backend.backend()
 TENSORS = ("query", "key", "value", "key_table", "value_table")

@@ -19,8 +19,8 @@ from t2t_relpos.attention import (
     dispatch,
     relative_ids_from_positions,
 )
-from t2t_relpos.attention.attend import AttentionCall
 from t2t_relpos.attention.band import Distances
+from t2t_relpos.attention.call import AttentionCall
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.gather import pair_index
 

@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import pad
 
 from t2t_relpos.attention import attend, dispatch
-from t2t_relpos.attention.attend import AttentionCall
+from t2t_relpos.attention.call import AttentionCall
 
 SHAPE, K = (2, 3, 40, 8), 3
 ROWS = [

@@ -10,7 +10,7 @@ from gradients import output_and_gradients
 from keras import ops
 
 from t2t_relpos.attention import attend, dispatch, explain
-from t2t_relpos.attention.attend import AttentionCall
+from t2t_relpos.attention.call import AttentionCall
 from t2t_relpos.attention.dropout import AttentionDropout
 
 BATCH, HEADS, GROUPS, DEPTH, TABLE_DEPTH = 2, 4, 2, 5, 7

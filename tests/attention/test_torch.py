@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from benchmarks.attention import operations
 from t2t_relpos import backend
 from t2t_relpos.attention import attend, causal_mask, dispatch, key_positions, window_mask
-from t2t_relpos.attention.attend import AttentionCall
+from t2t_relpos.attention.call import AttentionCall
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.relative_ids import relative_ids
 

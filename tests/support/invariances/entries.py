@@ -16,7 +16,7 @@ from keras import ops
 from small_transformers import random_transformer, small_causal_lm
 
 from t2t_relpos.attention import attend, dispatch
-from t2t_relpos.attention.attend import AttentionCall
+from t2t_relpos.attention.call import AttentionCall
 
 BACKEND = keras.backend.backend()
 # The dtype of an input of each kind in the plain call. Numbers are Python's.
