@@ -1,10 +1,8 @@
 """The table of attention implementations, and the choice among them.
 
-The page docs/how_it_works/dispatch.md is generated from this module. Limits print themselves, so
-that the rule, the page and `explain` have the same numbers. They were measured on CPUs and, for JAX
-and PyTorch, on one GPU. Block sizes for GPUs and TPUs are estimates.
+The page docs/how_it_works/dispatch.md is generated from this module. `limits` has the numbers.
 
-A `call` is an `AttentionCall` of `t2t_relpos.attention.attend`.
+A `call` is an `AttentionCall` of `t2t_relpos.attention.call`.
 """
 
 import dataclasses
@@ -18,179 +16,30 @@ from keras import ops
 from t2t_relpos import backend
 from t2t_relpos.attention import blockwise, flash, fused, gather, skew, tables
 from t2t_relpos.attention.flash import MASK_FEATURES, is_key_mask
-
-
-class _UnknownLength:
-    """A length in `explain(None)`, or a result that depends on it."""
-
-    def _unknown(self, other):
-        return self
-
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _unknown
-    __le__ = __lt__ = __ge__ = __gt__ = __eq__ = __and__ = __rand__ = _unknown
-    __hash__ = object.__hash__
-
-    def __repr__(self):
-        return "unknown"
-
-
-UNKNOWN = _UnknownLength()
-
-
-# Limits: numbers of positions by platform, where n positions stand for a matrix of n² entries.
-
-
-class Limit(NamedTuple):
-    """A number of positions for bidirectional attention, and one for causal attention."""
-
-    bidirectional: int
-    causal: int
-
-    def __str__(self):
-        same = self.causal == self.bidirectional
-        return f"{self.bidirectional}" + ("" if same else f" (causal: {self.causal})")
-
-
-# Names of platforms, as `AttentionCall.platform` returns them.
-TENSORFLOW_CPU = "TensorFlow without XLA on a CPU"
-TORCH_CPU, TORCH_GPU = "PyTorch on a CPU", "PyTorch on a GPU"
-JAX_CPU, JAX_GPU = "JAX on a CPU", "JAX on a GPU"
-
-
-class Limits(NamedTuple):
-    """Limits by platform, and the limit of all other platforms."""
-
-    platforms: Mapping[str, Limit]
-    others: Limit
-
-    def of(self, call):
-        """Returns the limit of a call, an int."""
-        limit = self.platforms.get(call.platform, self.others)
-        return limit.causal if call.causal else limit.bidirectional
-
-    def __str__(self):
-        texts = [f"{limit} on {platform}" for platform, limit in self.platforms.items()]
-        return ", ".join([*texts, f"otherwise {self.others}"] if texts else [str(self.others)])
-
-
-# `rows` gathers a table row for each pair. Also the limit of `full_matrix` in inference on a CPU.
-ROWS = Limits(
-    {
-        TENSORFLOW_CPU: Limit(256, 128),
-        JAX_CPU: Limit(16, 16),
-        TORCH_GPU: Limit(128, 128),
-        JAX_GPU: Limit(128, 128),
-    },
-    others=Limit(64, 64),
+from t2t_relpos.attention.limits import (
+    BAND,
+    FEWEST_QUERIES_OF_ROWS,
+    FLASH_KERNELS,
+    FULL_MATRIX,
+    FULL_MATRIX_SIZES,
+    FUSED_DEPTHS,
+    LARGEST_FUSED,
+    LONGEST_FLASH_TABLE,
+    LONGEST_WITHOUT_FLASH,
+    MASKED_WINDOWS,
+    ROWS,
+    ROWS_WITHOUT_BLOCKS,
+    SAVED_BLOCKS,
+    SHORTEST_FULL_MATRIX,
+    SHORTEST_WINDOW,
+    TENSORFLOW_CPU,
+    TORCH_CPU,
+    TORCH_GPU,
+    UNKNOWN,
+    UNROLLED_BLOCKS,
+    WIDEST_FLASH_WINDOW,
+    Sizes,
 )
-# `rows`, for calls that blocks do not support, for example with returned weights.
-ROWS_WITHOUT_BLOCKS = Limits({}, Limit(512, 512))
-# `band`. On PyTorch on a CPU, it replaces `rows`, which reads `[T, S, H]` vectors: with few heads
-# and small batches, it is several times faster.
-BAND = Limits({}, Limit(224, 128))
-# `full_matrix` is faster than `rows` from this many positions on a CPU.
-SHORTEST_FULL_MATRIX = Limit(96, 40)
-# In training on a CPU, it is faster than blocks up to this many positions. On an accelerator, it
-# would need too much memory for more.
-FULL_MATRIX = Limits({TENSORFLOW_CPU: Limit(1024, 256)}, Limit(1024, 1024))
-# Weights of longer sequences would need too much memory.
-SAVED_BLOCKS = Limits({}, Limit(4096, 4096))
-# `scanned_blocks` is faster for longer sequences, although it computes the weights twice. There,
-# unrolled blocks would exceed the CPU caches, or be too many to compile quickly.
-UNROLLED_BLOCKS = Limits({}, Limit(1024, 1024))
-# `flash` is the fastest for longer sequences. On a GPU, the time of PyTorch depends on the number
-# of kernels, and `flash` has the most.
-LONGEST_WITHOUT_FLASH = Limits(
-    {
-        TORCH_CPU: BAND.others,
-        JAX_GPU: ROWS.platforms[JAX_GPU],
-        TORCH_GPU: Limit(1024, 1024),
-    },
-    ROWS.others,
-)
-# `flash` reads scores by id of all queries: memory, with tables longer than this number of depths.
-# Its windows take long if they have more than this share of the positions.
-WIDEST_FLASH_WINDOW, LONGEST_FLASH_TABLE = 0.25, 6
-# With a sliding window, the full matrix with a mask is used up to this many windows, which have at
-# least this many positions.
-MASKED_WINDOWS, SHORTEST_WINDOW = 4, 16
-
-
-@dataclasses.dataclass(frozen=True)
-class Sizes:
-    """Sizes of the blocks of an implementation.
-
-    Args:
-        block: number of queries of a block, unless `max_blocks` makes it longer.
-        causal_block: the same for causal attention. Default: `block`.
-        smallest: a sliding window does not reduce blocks below this size. Smaller ones would not
-            save much time.
-        max_blocks: largest number of blocks. If the sequence needs more blocks of this size, the
-            blocks are made longer.
-        causal_segments: the scanned form splits queries of causal attention into this many
-            segments. The blocks of a segment read the keys up to its last query.
-        group: heads are processed in groups. A group has at most this many entries: of the queries
-            in `flash`; heads times S in `saved_blocks` and `rematerialized_blocks`.
-        chunk: number of keys of a chunk of the left tail on TensorFlow.
-        long_chunk: the same for more than `short_keys` keys. Default: `chunk`.
-        short_keys: see `long_chunk`.
-    """
-
-    block: int
-    causal_block: int | None = None
-    smallest: int = 128
-    max_blocks: int = 2**30
-    causal_segments: int = 1
-    group: int = 2**62
-    chunk: int = 0
-    long_chunk: int | None = None
-    short_keys: int = 2**62
-
-    def block_of(self, call):
-        """Returns the size of a block. It reads the keys in the windows of all of its queries."""
-        size = self.causal_block if call.causal and self.causal_block else self.block
-        window = call.sliding_window
-        return size if window is None else min(size, max(window - 1, self.smallest))
-
-    def chunk_of(self, length_k):
-        """Returns the keys per chunk: an int, or a tensor for an unknown length."""
-        if length_k is UNKNOWN:
-            return length_k
-        if self.long_chunk is None or isinstance(length_k, int):
-            is_long = self.long_chunk is not None and length_k > self.short_keys
-            return self.long_chunk if is_long else self.chunk
-        # Two ints would get a dtype that depends on `keras.config.floatx()`.
-        chunks = (ops.cast(chunk, "int32") for chunk in (self.chunk, self.long_chunk))
-        return ops.where(length_k <= self.short_keys, *chunks)
-
-
-_FULL_MATRIX_SIZES = Sizes(2**30, chunk=16, long_chunk=32, short_keys=256)
-
-
-class FlashKernel(NamedTuple):
-    """Dtypes and depths that a flash-attention kernel supports.
-
-    Args:
-        dtypes: names of dtypes.
-        multiple: depths are multiples of this.
-        largest_depth: largest depth, with the features for masks.
-    """
-
-    dtypes: tuple
-    multiple: int = 1
-    largest_depth: int = 2**30
-
-
-FLASH_KERNELS = {
-    TORCH_CPU: FlashKernel(("float16", "bfloat16", "float32", "float64")),
-    TORCH_GPU: FlashKernel(("float16", "bfloat16", "float32"), multiple=8),
-    JAX_GPU: FlashKernel(("float16", "bfloat16"), multiple=8, largest_depth=256),
-}
-
-
-# The fused kernel: smallest and largest depth, and a limit of max(T, S) * max(N * H, R).
-FUSED_DEPTHS, LARGEST_FUSED = (16, 128), 2**31
-
 
 # Conditions on a call.
 
@@ -219,41 +68,47 @@ class Condition:
 
 def up_to(limits):
     """Returns the condition that the matrix has at most the size of a limit."""
-    return Condition(f"up to {limits} positions", lambda call: call.has_at_most(limits.of(call)))
+    return Condition(f"up to {limits}", lambda call: call.has_at_most(limits.of(call)))
+
+
+def without(text, field):
+    """Returns the condition that a field of a call is None or False, called `text` in its text."""
+    return Condition(f"no {text}", lambda call: getattr(call, field) in (None, False))
 
 
 NO_TABLES = Condition("no relative tables", lambda call: call.max_relative_position is None)
 HAS_TABLE = Condition("a relative table", lambda call: call.max_relative_position is not None)
 QUADRATIC_MEMORY_ALLOWED = Condition(
-    "`rematerialize` is not True, unless `portable` (memory is quadratic) or a length is 0",
+    "`rematerialize` is not True, unless the call is `portable` or a length is 0",
     lambda call: call.rematerialize is not True or call.portable or call.is_empty,
 )
 ONE_OFFSET = Condition(
-    "no `relative_ids`, and one query offset for the batch",
-    lambda call: call.ids_rank is None and not call.offset_per_entry,
+    "no `relative_ids`, and one `query_offset` for the batch", lambda call: call.has_one_offset
 )
 BLOCK_REQUIREMENTS = (
     ONE_OFFSET,
-    Condition("no returned weights", lambda call: not call.return_weights),
-    Condition("no bias", lambda call: not call.has_bias),
-    Condition("dropout is None or an `AttentionDropout`", lambda call: call.seeded_dropout),
-    Condition("not `portable`", lambda call: not call.portable),
+    without("returned weights", "return_weights"),
+    without("`bias`", "has_bias"),
+    Condition("`dropout` is None or an `AttentionDropout`", lambda call: call.seeded_dropout),
+    without("`portable` operations", "portable"),
 )
-ONE_HEAD_OF_KEYS_EACH = Condition(
-    "as many heads of keys as of queries", lambda call: not call.grouped_queries
-)
+ONE_HEAD_OF_KEYS_EACH = without("heads of queries that share keys", "grouped_queries")
 # Algorithms that read tables, and return outputs only.
 STANDARD_RESULTS = (
     ONE_HEAD_OF_KEYS_EACH,
-    Condition("no `relative_query`", lambda call: not call.has_relative_query),
-    Condition("no `sinks`, no `return_log_sums`", lambda call: not call.needs_log_sums),
+    without("`relative_query`", "has_relative_query"),
+    without("`sinks` or returned log-sum-exps", "needs_log_sums"),
 )
-TENSORFLOW_ON_CPU = Condition(
-    "TensorFlow on a CPU without XLA", lambda call: call.platform == TENSORFLOW_CPU
-)
+TENSORFLOW_ON_CPU = Condition(TENSORFLOW_CPU, lambda call: call.platform == TENSORFLOW_CPU)
 TENSORFLOW_WITHOUT_XLA = Condition(
     "TensorFlow without XLA", lambda call: call.platform.startswith("TensorFlow without XLA")
 )
+KNOWN_LENGTHS = Condition("known lengths", lambda call: call.knows_lengths)
+NO_SLIDING_WINDOW = without("`sliding_window`", "sliding_window")
+ONE_DEPTH = Condition(
+    "values of the depth of the keys", lambda call: call.key_dim == call.value_dim
+)
+REMATERIALIZE = Condition("`rematerialize=True`", lambda call: call.rematerialize is True)
 
 
 def _meets_block_requirements(call):
@@ -270,8 +125,7 @@ def _suits_window(call):
 
 
 SUITS_WINDOW = Condition(
-    f"no sliding window, or one for up to {MASKED_WINDOWS} windows (of at least {SHORTEST_WINDOW} "
-    "positions), or failed block requirements",
+    f"a `sliding_window` only if it is the larger part of {MASKED_WINDOWS} windows",
     _suits_window,
 )
 
@@ -291,13 +145,11 @@ def _suits_full_matrix(call):
     if call.platform != TENSORFLOW_CPU:
         return call.has_at_most(FULL_MATRIX.of(call))
     left, right = call.distances
-    causal = call.causal and left > 1
-    chunk = _FULL_MATRIX_SIZES.chunk_of(call.length_k)
-    band = left if causal else max(left, right) + chunk
-    shortest = SHORTEST_FULL_MATRIX.causal if causal else SHORTEST_FULL_MATRIX.bidirectional
+    shortest = SHORTEST_FULL_MATRIX.causal if call.causal else SHORTEST_FULL_MATRIX.bidirectional
     longest = (FULL_MATRIX if call.rematerialize is False else ROWS).of(call)
-    is_long = (call.length_q >= band) & (call.num_pairs >= shortest**2)
-    return is_long & call.has_at_most(longest)
+    fewest = left if call.causal else max(left, right) + FULL_MATRIX_SIZES.long_chunk
+    is_long = call.length_q >= fewest
+    return is_long & (call.num_pairs >= shortest**2) & call.has_at_most(longest)
 
 
 def _suits_band(call):
@@ -312,6 +164,15 @@ def _suits_rows(call):
         return call.knows_lengths and call.has_at_most(ROWS_WITHOUT_BLOCKS.of(call))
     knows_lengths = call.knows_lengths or call.platform == TENSORFLOW_CPU
     return knows_lengths and call.has_at_most(ROWS.of(call))
+
+
+def _has_queries_for_rows(call):
+    if call.platform != TORCH_CPU or call.portable or call.is_empty or not call.has_one_offset:
+        return True
+    if call.query is None or not call.knows_lengths:
+        return False
+    num_queries = call.query.shape[0] * call.query.shape[1]
+    return num_queries >= FEWEST_QUERIES_OF_ROWS and call.distances.num_ids > call.length_k
 
 
 def _has_flash_kernel(call):
@@ -359,10 +220,9 @@ def _is_narrow_for_flash(call):
 
 
 MASKS_KEYS_ONLY = Condition(
-    "masks of keys only, no sliding window",
-    lambda call: (call.mask is None or is_key_mask(call.mask)) and call.sliding_window is None,
+    "a `mask` of keys only", lambda call: call.mask is None or is_key_mask(call.mask)
 )
-NO_DROPOUT = Condition("no dropout", lambda call: call.dropout is None)
+NO_DROPOUT = without("`dropout`", "dropout")
 NO_TRANSFORM = Condition("no transform of `torch.func`", lambda call: not backend.is_transformed())
 
 
@@ -395,14 +255,14 @@ def _has_small_mask(call):
 
 
 HAS_FUSED_KERNEL = Condition(
-    "PyTorch on an NVIDIA GPU of the architecture Ampere or later, and Triton", _has_fused_kernel
+    "PyTorch with Triton on an NVIDIA GPU of the architecture Ampere or later", _has_fused_kernel
 )
 HAS_FLASH_KERNEL = Condition(
     "PyTorch on a CPU or an NVIDIA GPU, or JAX on an NVIDIA GPU", _has_flash_kernel
 )
 SUITS_FLASH_KERNEL = Condition(
-    "one depth of keys and values; on a GPU a multiple of 8, and not float64; on JAX a 16-bit type "
-    "and a depth that cuDNN supports",
+    "values of the depth of the keys: on a GPU a multiple of 8, and not in float64; on JAX in a "
+    "16-bit type, and a depth that cuDNN supports",
     _suits_flash_kernel,
 )
 
@@ -476,11 +336,11 @@ TABLE = (
             Condition(
                 "known lengths of at least 1", lambda call: call.knows_lengths and not call.is_empty
             ),
-            Condition("no sliding window", lambda call: call.sliding_window is None),
-            Condition("one depth of keys and values", lambda call: call.key_dim == call.value_dim),
+            NO_SLIDING_WINDOW,
+            ONE_DEPTH,
             Condition(
-                "`rematerialize` is not True, or masks of keys only, or causality as the only "
-                "mask, with T = S",
+                "with `rematerialize=True`, masks of keys only, or `causal` as the only mask, with "
+                "T = S",
                 _has_small_mask,
             ),
         ),
@@ -505,20 +365,22 @@ TABLE = (
             HAS_TABLE,
             *STANDARD_RESULTS,
             *BLOCK_REQUIREMENTS,
-            Condition("K >= 1; S >= T >= 1; query offset S - T", _full_matrix_fits),
+            Condition(
+                "K of at least 1, and queries at the positions of the last keys, S ≥ T ≥ 1",
+                _full_matrix_fits,
+            ),
             QUADRATIC_MEMORY_ALLOWED,
         ),
         preferences=(
             Condition(
-                f"up to {FULL_MATRIX} positions, on a CPU with `rematerialize` None up to "
-                f"{ROWS.platforms[TENSORFLOW_CPU]}; on a CPU at least {SHORTEST_FULL_MATRIX} "
-                "positions and T >= K + chunk (causal and K > 1: T >= K; causal and K = 1: as if "
-                "not causal)",
+                f"up to {FULL_MATRIX}. On a CPU, at least {SHORTEST_FULL_MATRIX} and "
+                f"K + {FULL_MATRIX_SIZES.long_chunk} (causal: K) queries, and without "
+                f"`rematerialize=False` up to {ROWS.platforms[TENSORFLOW_CPU]}",
                 _suits_full_matrix,
             ),
             SUITS_WINDOW,
         ),
-        sizes=dict.fromkeys(("cpu", "gpu", "tpu"), _FULL_MATRIX_SIZES),
+        sizes=dict.fromkeys(("cpu", "gpu", "tpu"), FULL_MATRIX_SIZES),
     ),
     Implementation(
         "rows",
@@ -535,20 +397,15 @@ TABLE = (
         ),
         preferences=(
             Condition(
-                f"up to {ROWS_WITHOUT_BLOCKS} positions and known lengths if the block "
-                f"requirements fail; otherwise up to {ROWS}, and known lengths except for "
-                f"{TENSORFLOW_CPU}",
+                f"up to {ROWS}, and known lengths except on {TENSORFLOW_CPU}. If block "
+                f"requirements fail, known lengths up to {ROWS_WITHOUT_BLOCKS}",
                 _suits_rows,
             ),
             Condition(
-                f"not {TORCH_CPU}, unless `portable`, with `relative_ids`, with an offset for each "
-                "batch entry, or with a length of 0",
-                lambda call: (
-                    call.platform != TORCH_CPU
-                    or call.portable
-                    or call.is_empty
-                    or not ONE_OFFSET.holds(call)
-                ),
+                f"on {TORCH_CPU}, at least {FEWEST_QUERIES_OF_ROWS} queries at a position (B · N) "
+                "and more table rows than keys, or calls that are `portable`, have "
+                "`relative_ids`, offsets of batch entries, or a length of 0",
+                _has_queries_for_rows,
             ),
             SUITS_WINDOW,
         ),
@@ -563,7 +420,7 @@ TABLE = (
             QUADRATIC_MEMORY_ALLOWED,
         ),
         preferences=(
-            Condition("`rematerialize` False", lambda call: call.rematerialize is False),
+            Condition("`rematerialize=False`", lambda call: call.rematerialize is False),
             up_to(SAVED_BLOCKS),
         ),
         sizes={"cpu": Sizes(512, causal_block=256, smallest=64, group=16384, chunk=64)},
@@ -585,8 +442,8 @@ TABLE = (
         requirements=(HAS_TABLE, ONE_OFFSET, QUADRATIC_MEMORY_ALLOWED),
         preferences=(
             Condition(
-                f"failed block requirements, or {TORCH_CPU}, known lengths and up to {BAND} "
-                "positions",
+                f"calls that fail the block requirements, and known lengths up to {BAND} on "
+                f"{TORCH_CPU}",
                 _suits_band,
             ),
             SUITS_WINDOW,
@@ -604,18 +461,19 @@ TABLE = (
             *STANDARD_RESULTS,
             *BLOCK_REQUIREMENTS,
             Condition(
-                "known lengths of at least 1, an int as query offset, and max(T, S) times the "
-                "larger of N * H and R below 2**31",
+                "known lengths of at least 1 and an int `query_offset`, with less than 2³¹ entries "
+                "of a head: max(T, S) times N · H and R",
                 _has_fused_positions,
             ),
             Condition(
-                "one depth of keys and values, of {} to {}; not float64".format(*FUSED_DEPTHS),
+                "values of the depth of the keys, {} to {}; not float64".format(*FUSED_DEPTHS),
                 _suits_fused_kernel,
             ),
             MASKS_KEYS_ONLY,
+            NO_SLIDING_WINDOW,
             NO_DROPOUT,
         ),
-        preferences=(Condition("`rematerialize` True", lambda call: call.rematerialize is True),),
+        preferences=(REMATERIALIZE,),
         sizes=dict.fromkeys(("cpu", "gpu"), Sizes(64)),
     ),
     Implementation(
@@ -629,22 +487,22 @@ TABLE = (
             ONE_HEAD_OF_KEYS_EACH,
             *BLOCK_REQUIREMENTS,
             Condition(
-                "known lengths of at least 1, and an int as query offset; on JAX T = S and query "
-                "offset 0",
+                "known lengths of at least 1, and an int `query_offset`; on JAX, T = S and 0",
                 _has_flash_positions,
             ),
             SUITS_FLASH_KERNEL,
             MASKS_KEYS_ONLY,
+            NO_SLIDING_WINDOW,
             NO_DROPOUT,
         ),
         preferences=(
             Condition(
-                f"`rematerialize` True, or more than {LONGEST_WITHOUT_FLASH} positions",
+                f"`rematerialize=True`, or more than {LONGEST_WITHOUT_FLASH}",
                 _is_long_for_flash,
             ),
             Condition(
-                f"left + right (causal: left) below {LONGEST_FLASH_TABLE} depths, and on "
-                f"{TORCH_CPU} at most {WIDEST_FLASH_WINDOW} T",
+                f"left + right (causal: left) below {LONGEST_FLASH_TABLE} times the depth, and on "
+                f"{TORCH_CPU} at most T / {round(1 / WIDEST_FLASH_WINDOW)}",
                 _is_narrow_for_flash,
             ),
         ),
@@ -657,7 +515,7 @@ TABLE = (
         saved_matrices=1,
         requirements=(
             *BLOCK_REQUIREMENTS,
-            Condition("known lengths", lambda call: call.knows_lengths),
+            KNOWN_LENGTHS,
             QUADRATIC_MEMORY_ALLOWED,
         ),
         preferences=(up_to(UNROLLED_BLOCKS),),

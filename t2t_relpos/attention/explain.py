@@ -55,13 +55,12 @@ def explain(length_q, length_k=None, max_relative_position=16, *, dropout=0.0, *
         length_k: number of keys S. Default: T.
         max_relative_position: clipping distance K, or a pair (left, right). None: no tables.
         dropout: as in `attend`, or the rate of an `AttentionDropout`. Default: 0.0.
-        **options: `beyond`, `mask`, `query_mask`, `key_mask`, `bias`, `causal`, `query_offset`,
-            `sliding_window`, `relative_ids`, `return_weights` and `rematerialize`, as in `attend`.
-            `grouped_queries`: whether there are fewer heads of keys than of queries.
-            `has_relative_query`: whether there is a `relative_query`. `needs_log_sums`: whether
-            there are `sinks`, or log-sum-exps are returned. Without tensors, `has_bias`: whether
-            there is a `bias`. `ids_rank`: rank of `relative_ids`. `offset_per_entry`: whether each
-            batch entry has its own query offset.
+        **options: `relative_query`, `beyond`, `mask`, `query_mask`, `key_mask`, `bias`, `causal`,
+            `query_offset`, `sliding_window`, `relative_ids`, `sinks`, `return_weights`,
+            `return_log_sums` and `rematerialize`, as in `attend`. True stands for any tensor of
+            `relative_query`, `bias` and `sinks`. `grouped_queries`: whether there are fewer heads
+            of keys than of queries. Without tensors, `ids_rank`: rank of `relative_ids`.
+            `offset_per_entry`: whether each batch entry has its own query offset.
             `seeded_dropout`: False for a dropout function. `dtype`: that of queries, by default
             `keras.config.floatx()`. `key_dim`: H, by default 64. `value_dim`: Hv, by default
             `key_dim`. `portable`: whether to use standard operations only. `xla`: whether XLA
@@ -89,9 +88,9 @@ def explain(length_q, length_k=None, max_relative_position=16, *, dropout=0.0, *
     >>> in_graph.chosen, in_graph.otherwise
     ('full_matrix', ('scanned_blocks',))
     """
-    # The fields that are neither positional arguments nor tensors, and the tensors of `attend`.
+    # The fields that are neither positional arguments nor tensors, and arguments of `attend`.
     names = [x.name for x in dataclasses.fields(AttentionCall) if x.kw_only and x.repr]
-    names += [*_TENSORS, "beyond"]
+    names = [*_ARGUMENTS, *(x for x in names if x not in ("has_relative_query", "needs_log_sums"))]
     for name in options:
         if name not in names:
             raise ValueError(
@@ -105,7 +104,7 @@ def explain(length_q, length_k=None, max_relative_position=16, *, dropout=0.0, *
         None
         if max_relative_position is None
         else _checks.max_relative_position(max_relative_position),
-        **_checked_options(_without_tensors(options) | _dropout_fields(dropout)),
+        **_checked_options(_as_fields(options) | _dropout_fields(dropout)),
     )
     rows = [candidate.implementation for candidate in dispatch.select(call)]
     chosen, *otherwise = [row.name for row in rows]
@@ -135,21 +134,36 @@ def _length(length, name):
     return int(length)
 
 
-_TENSORS = "mask", "query_mask", "key_mask", "bias", "relative_ids"
+# Arguments of `attend` that are no fields of an `AttentionCall` without tensors.
+_ARGUMENTS = (
+    *("relative_query", "beyond", "mask", "query_mask", "key_mask", "bias", "relative_ids"),
+    *("sinks", "return_log_sums"),
+)
 
 
-def _without_tensors(options):
+def _as_fields(options):
     """Returns options with fields of an `AttentionCall` for the tensors of `attend`.
 
     Masks remain: implementations differ in the shapes that they support.
     """
-    options, (mask, _, key_mask, bias, ids) = dict(options), map(options.get, _TENSORS)
-    fields = {"mask": combine_masks(as_tensor(mask)), "key_mask": as_tensor(key_mask)}
-    if bias is not None:
-        fields["has_bias"] = True
+    fields = {name: x for name, x in options.items() if name not in _ARGUMENTS}
+    if "beyond" in options:
+        fields["beyond"] = options["beyond"]
+    fields["mask"] = combine_masks(as_tensor(options.get("mask")))
+    fields["key_mask"] = as_tensor(options.get("key_mask"))
+    ids = options.get("relative_ids")
     if ids is not None:
         fields["ids_rank"] = len(as_tensor(ids).shape)
-    return {name: x for name, x in options.items() if name not in _TENSORS} | fields
+    names = {
+        "has_bias": ("bias",),
+        "has_relative_query": ("relative_query",),
+        "needs_log_sums": ("sinks", "return_log_sums"),
+    }
+    for field, arguments in names.items():
+        values = [options.get(name) for name in arguments]
+        if any(x is not None and x is not False for x in values):
+            fields[field] = True
+    return fields
 
 
 def _dropout_fields(dropout):

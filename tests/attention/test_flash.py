@@ -187,7 +187,7 @@ class TestKernels:
         arrays, options = draw(19, 19, 2), {"rematerialize": True}
         assert unmet(*arrays, **options) is None
         for mask in (ops.ones((19, 19)), ops.ones((1, 3, 1, 19))):
-            assert unmet(*arrays, mask=mask, **options).startswith("masks of keys only")
+            assert unmet(*arrays, mask=mask, **options).startswith("a `mask` of keys only")
 
     def test_layer_uses_the_kernel(self, run_log, rng):
         x = rng.normal(size=(2, 300, 8)).astype("float32")

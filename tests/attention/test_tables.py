@@ -312,7 +312,7 @@ def test_explain_describes_the_new_arguments():
     assert (
         "relative_query"
         in explain(
-            1024, has_relative_query=True, backend="tensorflow", device="cpu", xla=False
+            1024, relative_query=True, backend="tensorflow", device="cpu", xla=False
         ).reasons["full_matrix"]
     )
 
