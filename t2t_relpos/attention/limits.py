@@ -80,7 +80,7 @@ ROWS = Limits(
     {
         TENSORFLOW_CPU: Limit(256, 128),
         TORCH_CPU: BAND.others,
-        JAX_CPU: Limit(0, 0),
+        JAX_CPU: Limit(16, 16),
         TORCH_GPU: Limit(128, 128),
         JAX_GPU: Limit(128, 128),
     },

@@ -218,6 +218,15 @@ def test_named_implementation_must_meet_requirements_but_not_preferences():
         dispatch.select(call, "bands")
 
 
+@pytest.mark.parametrize(
+    "batch, distance, expected", [(8, 19, "rows"), (7, 19, "band"), (8, 9, "band")]
+)
+def test_many_queries_of_long_tables_share_gathered_rows(batch, distance, expected):
+    query = np.zeros((batch, 8, 20, 4), "float32")
+    call = AttentionCall.from_arguments(20, 20, distance, query=query, value=query, **TORCH)
+    assert dispatch.select(call)[0].implementation.name == expected
+
+
 def test_attend_runs_the_selected_implementation(run_log, draw):
     arrays = draw(101, 101, 2)
     for options, expected in (
