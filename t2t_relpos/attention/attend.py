@@ -186,7 +186,7 @@ def _types_of_results(tensors, options, _):
     return types
 
 
-@backend.untraced(_types_of_results)
+@backend.as_one_node(_types_of_results)
 def _attend_with_seed(tensors, options, of_dropout):
     """Returns the results of `_attend`. It is one node in a graph of torch.compile.
 

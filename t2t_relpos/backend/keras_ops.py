@@ -61,11 +61,11 @@ def on_device_of_query(function):
     return function
 
 
-def untraced(types):
-    """Returns a decorator of a function that torch.compile does not trace.
+def as_one_node(types):
+    """Returns a decorator of a function that is one node in a graph of torch.compile.
 
-    Tracing the code of Keras would take minutes, and fail. The function becomes one node of the
-    graph. In a graph for one shape, the node is compiled as any other.
+    Its code is not traced: tracing the code of Keras would take minutes, and fail. In a graph for
+    one shape, the node is compiled as any other.
 
     Args:
         types: function of the arguments of the decorated function that returns a pair (shape, name

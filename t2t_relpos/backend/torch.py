@@ -51,7 +51,7 @@ __all__ = [
     "top_k",
     "traced_seeds",
     "track_variables",
-    "untraced",
+    "as_one_node",
     "weights_and_log_sums",
     "write_slice",
 ]
@@ -107,8 +107,8 @@ def _device_scope(x):
     return keras.device(str(x.device))
 
 
-def untraced(types):
-    return torch_compiled.untraced(types, _device_scope)
+def as_one_node(types):
+    return torch_compiled.as_one_node(types, _device_scope)
 
 
 def compile_function(model, function, *, jit_compile):

@@ -27,11 +27,11 @@ def _is_in_portable():
     return keras_ops.is_in_portable()
 
 
-def untraced(types, scope):
-    """Returns the decorator `t2t_relpos.backend.untraced`.
+def as_one_node(types, scope):
+    """Returns the decorator `t2t_relpos.backend.as_one_node`.
 
     Args:
-        types: as of `t2t_relpos.backend.untraced`.
+        types: as of `t2t_relpos.backend.as_one_node`.
         scope: function of the tensor "query" that returns a context for computing on its device.
     """
 

@@ -7,6 +7,7 @@ from t2t_relpos.decoding.beam_search import (
     length_penalty,
     score_tokens,
 )
+from t2t_relpos.decoding.sample_search import greedy_search, sample_search
 from t2t_relpos.decoding.samplers import (
     BeamSampler,
     GreedySampler,
@@ -14,7 +15,6 @@ from t2t_relpos.decoding.samplers import (
     TopKSampler,
     TopPSampler,
 )
-from t2t_relpos.decoding.sampling import greedy_search, sample_search
 from t2t_relpos.decoding.search import DecodingResult
 
 __all__ = [

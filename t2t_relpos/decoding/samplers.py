@@ -9,7 +9,7 @@ import keras
 from t2t_relpos import _checks
 from t2t_relpos.decoding.beam_search import beam_search, check_alpha, check_sizes
 from t2t_relpos.decoding.constraints import checked_constraints
-from t2t_relpos.decoding.sampling import check_sampling, greedy_search, sample_search
+from t2t_relpos.decoding.sample_search import check_sampling, greedy_search, sample_search
 
 _CONSTRAINTS = ("min_length", "no_repeat_ngram_size", "repetition_penalty")
 # Attributes that are no settings of a search.

@@ -1,7 +1,7 @@
 """What all searches share: the request, the loop, the result, and rows of a decoding state.
 
 A search runs a step function, and a selection chooses the ids: `Beams` of `beam_search.py`, or
-`SinglePath` of `sampling.py`. A selection has these members:
+`SinglePath` of `sample_search.py`. A selection has these members:
 
 - `num_rows`: hypotheses per sentence, an int or a scalar tensor.
 - `first_rows`: number of rows per sentence in the first step. It is `num_rows` or, if all first
@@ -44,7 +44,7 @@ class DecodingResult(NamedTuple):
     the score -1e7. With `t2t_exact`, only finished outputs count.
 
     Attributes:
-        ids: int32 `[B, n, L]`, end of sentence included, then padded with 0.
+        ids: int32 `[B, n, L]`, end of sentence included, then padded with `pad_id`.
         scores: float32 `[B, n]`, higher is better.
         lengths: int32 `[B, n]`, number of ids, end of sentence included.
 

@@ -48,9 +48,11 @@ class GenerationMixin:
 
         Folded weights are used if the model and all its layers are of the classes of this library
         and compute in float32, no layer is quantized or has LoRA, and the layers of the blocks have
-        the settings of the config. Otherwise, the search uses `encode` and `step` of the model.
-        They run replaced layers, subclasses of layers, and methods of a subclass of the model. A
-        method that is set on an instance is not looked for.
+        the settings of the config. They are the weights of a `FoldedTransformer`: scales of layer
+        normalization and of queries multiplied into the matrices, which computes the same in fewer
+        operations. Otherwise, the search calls `encode` and `step` of the model, and with them
+        replaced layers and the methods of subclasses. A method that is set on an instance is not
+        looked for.
 
         Args:
             source: int ids `[B, S]`, padded with 0. Sentences of an encoder-decoder model end with

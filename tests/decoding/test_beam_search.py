@@ -8,7 +8,7 @@ from languages import STATE, constant_step
 from t2t_relpos.decoding import beam_search, length_penalty
 from t2t_relpos.decoding.beam_search import Beams
 from t2t_relpos.decoding.constraints import checked_constraints
-from t2t_relpos.decoding.sampling import SinglePath
+from t2t_relpos.decoding.sample_search import SinglePath
 from t2t_relpos.decoding.search import Request
 
 LIMITS = np.array([4, 3, 4], "int32")

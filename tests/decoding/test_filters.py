@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from t2t_relpos.decoding.sampling import draw, keep_top_k, keep_top_p
+from t2t_relpos.decoding.sample_search import draw, keep_top_k, keep_top_p
 
 ROWS, VOCAB = 5, 11
 

@@ -334,7 +334,7 @@ def keep_top_k(logits, allowed, k):
 
     Example:
     >>> from keras import ops
-    >>> from t2t_relpos.decoding.sampling import keep_top_k
+    >>> from t2t_relpos.decoding.sample_search import keep_top_k
     >>> logits, allowed = ops.convert_to_tensor([[1.0, 3.0, 1.0, 2.0]]), [[True, True, True, False]]
     >>> ops.convert_to_numpy(keep_top_k(logits, allowed, 2)).tolist()
     [[True, True, False, False]]
@@ -365,7 +365,7 @@ def keep_top_p(logits, allowed, p):
 
     Example:
     >>> from keras import ops
-    >>> from t2t_relpos.decoding.sampling import keep_top_p
+    >>> from t2t_relpos.decoding.sample_search import keep_top_p
     >>> logits = ops.log(ops.convert_to_tensor([[0.25, 0.5, 0.125, 0.125]]))
     >>> ops.convert_to_numpy(keep_top_p(logits, [[True] * 4], 0.75)).tolist()
     [[True, True, False, False]]
