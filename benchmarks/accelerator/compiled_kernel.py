@@ -32,8 +32,8 @@ from t2t_relpos.backend import torch_fused
 
 ARCHITECTURES, DEPTHS = (90, 80), (64, 128)
 LENGTH, HEADS, LEFT, RIGHT = 256, 2, 16, 16
-TAILS = {"_forward": (1, 3), "_key_gradient": (0, 2), "_query_gradient": (0, 2)}
-CAUSAL_TAILS = {"_forward": (1,), "_key_gradient": (1,), "_query_gradient": (0,)}
+TAILS = {"forward": (1, 3), "key_gradient": (0, 2), "query_gradient": (0, 2)}
+CAUSAL_TAILS = {"forward": (1,), "key_gradient": (1,), "query_gradient": (0,)}
 
 
 class PretendDriver:
@@ -137,7 +137,7 @@ def main():
                     registers, stack, found = inspect(kernel)
                     ptx = kernel.asm["ptx"]
                     case = [f"sm_{architecture}", str(depth), "yes" if causal else "no"]
-                    cells = [name.strip("_"), *case, registers, stack]
+                    cells = [name, *case, registers, stack]
                     cells += [kernel.metadata.shared // 1024, ptx.count("wgmma.mma_async")]
                     cells += [ptx.count("mma.sync"), " ".join("/".join(map(str, x)) for x in found)]
                     print_cells([str(cell) for cell in cells])

@@ -52,7 +52,7 @@ def attend(
     Args:
         query: `[B, N, T, H]`.
         key: `[B, G, S, H]`. G divides N. With fewer heads than queries (grouped queries), head n of
-            the queries has the keys of head `n // (N / G)`, which are not repeated in memory.
+            the queries has the keys of head `n // (N / G)`, which only `flash` repeats in memory.
         value: `[B, G, S, Hv]`.
         key_table: a^K, `[R, H]` for all heads or `[N, R, H]`, or None. R is left + right + 1.
             Default: None.

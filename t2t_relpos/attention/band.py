@@ -1,18 +1,25 @@
-"""Clipping distances, and where the band of a score matrix lies.
+"""Clipping distances, and where the runs of a score matrix lie.
 
 The distance of a query at key position p and a key at position j is `j - p`. Distances of at most
-`-left` have the first table row: they form the *left tail* of the score matrix. Distances of at
-least `right` have the last row: the *right tail*. The distances in between form the *band*, with
-one diagonal and one table row each. Causal attention has no right tail.
+`-left` have the first table row, and distances of at least `right` have the last one. The keys of
+consecutive queries therefore form three runs:
 
-Every implementation takes its geometry from here. They differ in how they read and write a band.
+- the far run to the left, or left tail: keys that have the first row for all of these queries;
+- the window: keys that have another row for at least one of the queries. In the score matrix, the
+  distances between form the *band*, with one diagonal and one table row each;
+- the far run to the right, or right tail, with the last row. Causal attention has none.
+
+Every implementation takes its geometry from here. They differ in how they read and write a window.
 
 Sizes and positions are ints, scalar tensors or, on JAX, symbolic lengths.
 """
 
 from typing import Any, NamedTuple
 
-from t2t_relpos.backend import arange, can_slice, clip_size, ops
+from t2t_relpos.backend import arange, clip_size, ops
+
+# All pairs at this distance are clipped, and its sum with any length fits into int32.
+FARTHEST = 2**30
 
 
 class Distances(NamedTuple):
@@ -38,20 +45,9 @@ class Distances(NamedTuple):
         """R, the number of relative ids."""
         return self.left + self.right + 1
 
-    @property
-    def num_diagonals(self):
-        """Number of diagonals of the band, if both distances are at least 1."""
-        return self.left + self.right - 1
-
-    def window(self, *, causal):
-        """Returns the (lowest, highest) distance with an id of its own.
-
-        Clipping distances are at least 1.
-
-        Args:
-            causal: whether keys after a query are masked. `right` is then not used, and may be 0.
-        """
-        return 1 - self.left, 0 if causal else self.right - 1
+    def num_differences(self, *, causal):
+        """Returns L, the number of ids of `difference_rows`. In causal attention, `right` is 1."""
+        return self.left if causal else self.left + self.right
 
     def extended(self, *, causal=False, least=1):
         """Returns distances of at least 1, for which there is a band.
@@ -72,11 +68,10 @@ class Distances(NamedTuple):
         """
         return Distances(*(min(old, max(new, 0) + 1) for old, new in zip(self, (left, right))))
 
-    def band_keys(self, first_position, num_queries):
-        """Returns (first key, end) of the band of consecutive queries. Not all of them may exist.
+    def window(self, first_position, num_queries):
+        """Returns (first key, end) of the window of consecutive queries. Not all keys may exist.
 
-        All keys before them are in the left tail of all queries, and all keys after them are in the
-        right tail.
+        A key of the window is between the distances, which are at least 1, of one of the queries.
 
         Args:
             first_position: key position of the first query.
@@ -84,66 +79,86 @@ class Distances(NamedTuple):
         """
         return first_position - self.left + 1, first_position + num_queries - 1 + self.right
 
-    def existing_band_keys(self, first_position, num_queries, num_keys):
-        """Returns (first key, width) of a range of existing keys that contains the band.
 
-        If sizes are ints, it has no other keys. Otherwise the width is the same for all positions.
-        """
-        first, end = self.band_keys(first_position, num_queries)
-        if isinstance(first_position, int) and isinstance(num_keys, int):
-            start = clip_size(first, 0, num_keys)
-            return start, clip_size(end, start, num_keys) - start
-        width = clip_size(num_queries - 1 + self.num_diagonals, 0, num_keys)
-        return clip_size(first, 0, num_keys - width), width
-
-    def offset_limits(self, num_queries, num_keys):
-        """Returns (lowest, highest) offsets: only those strictly between them have a band."""
-        return 1 - num_queries - self.right, num_keys - 1 + self.left
-
-
-class DistanceCounts(NamedTuple):
-    """Counts of the distances that occur between any query and any key, from left to right.
+def masked_distances(*, causal, sliding_window):
+    """Returns the `Distances` from which on keys are masked: a query attends to those in between.
 
     Args:
-        left: number of distances below `-left`. They repeat the first id.
-        first: first id of the other distances.
-        last: last id of the other distances, plus 1.
-        right: number of distances above `right`. They repeat the last id.
-        start: if the offset is traced, the index of the first distance of this call among the
-            distances of all offsets in the range. None: 0.
+        causal: whether keys after a query are masked.
+        sliding_window: a query attends to keys at distances less than this. None: no limit.
+    """
+    farthest = FARTHEST if sliding_window is None else sliding_window
+    return Distances(farthest, 1 if causal else farthest)
+
+
+class Runs(NamedTuple):
+    """The runs of the keys of consecutive queries.
+
+    Args:
+        start: first key of the window. All keys before it are far to the left of all queries.
+        width: number of keys of the window. All keys after them are far to the right.
+        position: position of the first query among the keys of the window.
+        range: smallest and largest such position of the blocks of a loop, whose position is traced.
+            Default: None, the position is known.
     """
 
-    left: Any
-    first: Any
-    last: Any
-    right: Any
     start: Any
+    width: Any
+    position: Any
+    range: Any = None
 
     @classmethod
-    def of(cls, distances, length_q, length_k, query_offset, offset_range=None):
-        """Returns the counts of a matrix.
+    def of(cls, distances, first_position, num_queries, num_keys):
+        """Returns the runs of existing keys. The sizes are ints or, on TensorFlow, tensors.
 
         Args:
-            distances: the `Distances`.
-            length_q: number of queries T.
-            length_k: number of keys S.
-            query_offset: key position of query 0.
-            offset_range: the smallest and the largest value that a traced `query_offset` can have.
-                Default: any value.
+            distances: the `Distances`, at least 1.
+            first_position: key position of the first query.
+            num_queries: number of queries.
+            num_keys: number of keys.
         """
-        start = None
-        if isinstance(query_offset, int) or (offset_range is None and can_slice(query_offset)):
-            smallest = largest = query_offset
-        else:
-            limits = distances.offset_limits(length_q, length_k)
-            smallest, largest = (clip_size(x, *limits) for x in offset_range or limits)
-            start = largest - ops.clip(ops.cast(query_offset, "int32"), smallest, largest)
-        lowest, highest = 1 - length_q - largest, length_k - 1 - smallest
-        total = highest - lowest + 1
-        left = clip_size(-distances.left - lowest, 0, total)
-        right = clip_size(highest - distances.right, 0, total)
-        first = clip_size(lowest + distances.left, 0, distances.num_ids)
-        return cls(left, first, first + (total - left - right), right, start)
+        first, end = distances.window(first_position, num_queries)
+        start = clip_size(first, 0, num_keys)
+        return cls(start, clip_size(end, start, num_keys) - start, first_position - start)
+
+    @classmethod
+    def of_block(cls, distances, first_position, num_queries, num_keys, ends=None):
+        """Returns the runs of a block at any position. The window has the same width for all.
+
+        At the ends of the sequence, the window contains keys of the far runs.
+
+        Args:
+            distances: as in `of`.
+            first_position: as in `of`, may be a tensor.
+            num_queries: as in `of`.
+            num_keys: as in `of`.
+            ends: smallest and largest `first_position` of the loop. Default: None, any.
+        """
+        width = clip_size(num_queries + distances.left + distances.right - 2, 0, num_keys)
+
+        def start(position):
+            first, _ = distances.window(position, num_queries)
+            return clip_size(first, 0, num_keys - width)
+
+        first_key = start(first_position)
+        # Beyond these limits, no key of the window has a row of its own.
+        limits = 1 - num_queries - distances.right, width - 1 + distances.left
+        if ends is not None:
+            # The position never decreases from one block to the next.
+            limits = tuple(x - start(x) for x in ends)
+        return cls(first_key, width, first_position - first_key, limits)
+
+    @classmethod
+    def of_distances(cls, distances, length_q, length_k, query_offset):
+        """Returns (runs of all distances between a query and a key, first id of the window).
+
+        The distances, in ascending order, are those of one query to T + S - 1 keys. The window has
+        the distances from `-left` to `right`: each has an id of its own.
+        """
+        position = length_q - 1 + query_offset
+        closed = Distances(distances.left + 1, distances.right + 1)
+        runs = cls.of(closed, position, 1, length_q + length_k - 1)
+        return runs, clip_size(distances.left - runs.position, 0, distances.num_ids)
 
 
 class FarRun(NamedTuple):
@@ -279,5 +294,5 @@ def difference_rows(table, distances, *, causal):
     if causal:
         reference, others, _ = ops.split(table, [1, distances.left + 1], axis=-2)
     else:
-        others, reference = ops.split(table, [distances.left + distances.right], axis=-2)
+        others, reference = ops.split(table, [distances.num_ids - 1], axis=-2)
     return others - reference, reference

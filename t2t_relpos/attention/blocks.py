@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import keras
 
 from t2t_relpos import backend
-from t2t_relpos.attention import heads
-from t2t_relpos.attention.heads import matmul_keys
+from t2t_relpos.attention.band import Runs, masked_distances
+from t2t_relpos.attention.heads import multiply, sum_over_queries, transpose
 from t2t_relpos.attention.relative_ids import range_around
 from t2t_relpos.attention.skew import expand_ids, pad_columns, sum_by_id
 from t2t_relpos.attention.tables import matmul_table
@@ -80,12 +80,11 @@ class Segment(NamedTuple):
 
         `position` is that of the block's first query among these keys.
         """
-        window = call.sliding_window
-        if window is None or self.is_single:
+        if call.sliding_window is None or self.is_single:
             return 0, self.num_keys
-        span = self.block + (window - 1) * (1 if call.causal else 2)
-        width = clip_size(span, 0, self.num_keys)
-        return clip_size(position - window + 1, 0, self.num_keys - width), width
+        first, end = _masked_distances(call).window(0, self.block)
+        width = clip_size(end - first, 0, self.num_keys)
+        return clip_size(position + first, 0, self.num_keys - width), width
 
     def block_queries(self, x, start):
         """Returns the C queries from `start`, of `[.., blocks * C, X]`."""
@@ -172,18 +171,18 @@ def make_segments(call, sizes, *, unrolled):
 
 def _key_range(call, start, length):
     """Returns (first key, number of keys) that `length` queries from `start` read, ints."""
-    length_k, window = call.length_k, call.sliding_window
+    length_k = call.length_k
     if not isinstance(call.query_offset, int):
         return 0, length_k
-    first_position = call.query_offset + start
-    smallest_end, first_key, end = min(1, length_k), 0, length_k
-    if call.causal:
-        end = clip_size(first_position + length, smallest_end, length_k)
-    elif window is not None:
-        end = clip_size(first_position + length - 1 + window, smallest_end, length_k)
-    if window is not None:
-        first_key = clip_size(first_position - window + 1, 0, end - smallest_end)
-    return first_key, end - first_key
+    first, end = _masked_distances(call).window(call.query_offset + start, length)
+    smallest = min(1, length_k)
+    end = clip_size(end, smallest, length_k)
+    first = clip_size(first, 0, end - smallest)
+    return first, end - first
+
+
+def _masked_distances(call):
+    return masked_distances(causal=call.causal, sliding_window=call.sliding_window)
 
 
 def _add_at(x, terms, first_key):
@@ -193,64 +192,6 @@ def _add_at(x, terms, first_key):
     position = start_indices(0, 0, first_key, 0)
     terms = ops.slice(x, position, ops.shape(terms)) + terms
     return write_slice(x, terms, first_key, axis=2)
-
-
-class BandKeys(NamedTuple):
-    """The keys of a block's band.
-
-    Args:
-        start: first key. All keys before it are in the left tail.
-        width: number of keys.
-        offset: position of the block's first query among the keys of the band.
-        offset_range: smallest and largest offset in the segment. Unused if `offset` is an int.
-    """
-
-    start: Any
-    width: Any
-    offset: Any
-    offset_range: Any
-
-    @classmethod
-    def of(cls, call, block, num_keys, first_position, first_position_range):
-        """Returns the keys of a block's band.
-
-        Args:
-            call: an `AttentionCall`.
-            block: number of queries of the block.
-            num_keys: number of keys that the block reads.
-            first_position: position of the block's first query among these keys, an int or a scalar
-                tensor.
-            first_position_range: smallest and largest `first_position` in the segment, or None if
-                unknown.
-        """
-        distances = call.distances
-        start, width = distances.existing_band_keys(first_position, block, num_keys)
-        offset_range = distances.offset_limits(block, width)
-        if first_position_range is not None:
-            # The offset never decreases from one block to the next.
-            offset_range = tuple(
-                x - clip_size(x - distances.left + 1, 0, num_keys - width)
-                for x in first_position_range
-            )
-        return cls(start, width, first_position - start, offset_range)
-
-    def slice_keys(self, x):
-        """Returns the band of a tensor, `[.., num_keys]` -> `[.., width]`."""
-        if isinstance(self.start, int):
-            return x[..., self.start : self.start + self.width]
-        batch, heads, rows, _ = ops.shape(x)
-        return ops.slice(x, start_indices(0, 0, 0, self.start), (batch, heads, rows, self.width))
-
-    def pad_to_keys(self, x, num_keys):
-        """Pads a band with zeros, `[.., width]` -> `[.., num_keys]`.
-
-        It is the transpose of `slice_keys`.
-        """
-        if isinstance(self.start, int):
-            return pad_columns(x, self.start, num_keys - self.start - self.width)
-        batch, heads, rows, _ = ops.shape(x)
-        zeros = ops.zeros((batch, heads, rows, num_keys), dtype=x.dtype)
-        return write_slice(zeros, x, self.start, axis=3)
 
 
 class Block:
@@ -281,14 +222,15 @@ class Block:
             self._by_key = {name: self._slice_keys(name, x) for name, x in by_key.items()}
             if "mask" in self._by_query:
                 self._by_query["mask"] = self._slice_keys("mask", self._by_query["mask"])
-        first_position_range = None
-        if isinstance(call.query_offset, int) and isinstance(segment.count, int):
-            ends = smallest, smallest + (segment.count - 1) * segment.block
-            # This position never decreases from one block to the next.
-            first_position_range = [x - segment.block_keys(call, x)[0] for x in ends]
-        self._band = BandKeys.of(
-            call, segment.block, self._num_keys, self._first_position, first_position_range
-        )
+        position, num_keys = self._first_position, self._num_keys
+        if isinstance(position, int) and isinstance(num_keys, int):
+            self._runs = Runs.of(call.distances, position, segment.block, num_keys)
+        else:
+            ends = None
+            if isinstance(call.query_offset, int) and isinstance(segment.count, int):
+                ends = smallest, smallest + (segment.count - 1) * segment.block
+                ends = [x - segment.block_keys(call, x)[0] for x in ends]
+            self._runs = Runs.of_block(call.distances, position, segment.block, num_keys, ends)
 
     def forward(self):
         """Returns (a dict of results `[B, N, C, X]`, weights before dropout `[B, N, C, S]`).
@@ -303,7 +245,7 @@ class Block:
         if call.dropout is not None:
             dropped = weights * self._dropout_factors(weights)
             total = ops.sum(dropped, axis=-1, keepdims=True)
-        outputs = matmul(dropped, self._by_key["value"], self._dtype)
+        outputs = multiply(dropped, self._by_key["value"], self._dtype)
         if call.value_table is not None:
             sums, rows = self._sum_by_row(dropped), self._rows(call.value_table)
             outputs = outputs + matmul_rows(sums, rows, self._dtype)
@@ -331,7 +273,7 @@ class Block:
             factors = self._dropout_factors(weights)
             dropped, d_weights = weights * factors, d_weights * factors
         d_scores = weights * (d_weights - by_query["row_sums"])
-        gradients = {"query": matmul(d_scores, by_key["key"], dtype)}
+        gradients = {"query": multiply(d_scores, by_key["key"], dtype)}
         if call.scores_by_id is not None:
             gradients["scores_by_id"] = self._sum_by_id(d_scores)
         terms = {
@@ -352,7 +294,7 @@ class Block:
     def _d_weights(self):
         """Returns the gradients of the weights after dropout `[B, N, C, S]`."""
         call, d_outputs = self._call, self._by_query["d_outputs"]
-        d_weights = matmul(d_outputs, transpose(self._by_key["value"]), self._dtype)
+        d_weights = multiply(d_outputs, transpose(self._by_key["value"]), self._dtype)
         d_by_id = self._by_query.get("d_weights_by_id")
         if needs_total(call):
             d_by_id, d_total = d_by_id[..., :-1], d_by_id[..., -1:]
@@ -364,7 +306,7 @@ class Block:
     def _scores(self):
         """Returns the scores `[B, N, C, S]`, with a large negative number for masked entries."""
         call, by_query = self._call, self._by_query
-        scores = matmul(by_query["query"], transpose(self._by_key["key"]), self._dtype)
+        scores = multiply(by_query["query"], transpose(self._by_key["key"]), self._dtype)
         if call.key_table is not None:
             by_id = self._products_with_rows(by_query["relative_query"], call.key_table)
             scores = self._add_bias(scores, by_id)
@@ -384,15 +326,16 @@ class Block:
     @functools.cached_property
     def _occurring(self):
         """The (first row, end) of the difference rows whose distances may occur."""
-        (left, right), causal = self._call.distances, self._call.causal
-        num_rows = left if causal else left + right
-        if not (isinstance(self._first_position, int) and isinstance(self._num_keys, int)):
+        distances, causal = self._call.distances, self._call.causal
+        num_rows = distances.num_differences(causal=causal)
+        sizes = self._block_size, self._num_keys, self._first_position
+        if not all(isinstance(size, int) for size in sizes):
             return 0, num_rows
-        lowest = 1 - self._first_position - self._block_size
-        highest = self._num_keys - 1 - self._first_position
-        # If causal, the first row is that of the distance 1 - left.
-        first = clip_size(lowest + left - causal, 0, num_rows)
-        return first, clip_size(highest + left - causal + 1, first, num_rows)
+        runs, first = Runs.of_distances(distances, *sizes)
+        # All distances to the left of the window have the first id.
+        end = max(first + runs.width, min(runs.start, 1))
+        # If causal, the first id is that of the reference row.
+        return tuple(clip_size(x - causal, 0, num_rows) for x in (first, end))
 
     def _rows(self, table):
         first, end = self._occurring
@@ -401,7 +344,8 @@ class Block:
     def _pad_rows(self, rows):
         """The transpose of `_rows`."""
         first, end = self._occurring
-        after = self._call.distances.num_ids - (2 if self._call.causal else 1) - end
+        call = self._call
+        after = call.distances.num_differences(causal=call.causal) - end
         return ops.pad(rows, [*[(0, 0)] * (len(rows.shape) - 2), (first, after), (0, 0)])
 
     def _products_with_rows(self, x, table):
@@ -445,50 +389,64 @@ class Block:
         """Returns the dropout factors of weights `[B, N, C, S]`. Repeated calls return the same."""
         return self._call.dropout.factors(ops.shape(weights), weights.dtype, self._number)
 
+    # Tables: the bias of the window, and that of the far run to the left.
+
     def _add_bias(self, scores, by_id):
         """Returns scores `[B, N, C, S]` plus biases by id `[B, N, C, L]`."""
-        band = self._band
-        if not (isinstance(band.width, int) and band.width == 0):
-            by_id_with_reference = self._with_reference(by_id)
-            size, offsets = band.width, (band.offset, band.offset_range)
-            bias = expand_ids(by_id_with_reference, self._call.distances, size, *offsets)
-            scores = scores + band.pad_to_keys(bias, self._num_keys)
-        if not self._has_left_tail():
+        runs = self._runs
+        if self._has_window():
+            # The reference id gets 0. If causal, the id of later keys gets 0 too: they are masked.
+            by_id_with_reference = pad_columns(by_id, int(self._call.causal), 1)
+            distances = self._call.distances
+            bias = expand_ids(by_id_with_reference, distances, *runs[1:])
+            scores = scores + self._window_to_keys(bias)
+        if not self._has_left_run():
             return scores
-        return scores + ops.where(self._in_left_tail(), by_id[..., :1], 0)
+        return scores + ops.where(self._in_left_run(), by_id[..., :1], 0)
 
     def _sum_by_id(self, weights):
         """Returns the sums of weights by id `[B, N, C, L]`, the transpose of `_add_bias`."""
-        band, distances = self._band, self._call.distances
-        if isinstance(band.width, int) and band.width == 0:
-            sums = ops.repeat(ops.zeros_like(weights[..., :1]), distances.num_ids, axis=-1)
+        runs, distances = self._runs, self._call.distances
+        if self._has_window():
+            sums = sum_by_id(self._keys_to_window(weights), distances, *runs[2:])
         else:
-            of_band = band.slice_keys(weights)
-            sums = sum_by_id(of_band, distances, band.offset, band.offset_range)
+            sums = ops.repeat(ops.zeros_like(weights[..., :1]), distances.num_ids, axis=-1)
         # Without the reference id. If causal, it is the first, and the last is that of later keys.
         sums = sums[..., 1:-1] if self._call.causal else sums[..., :-1]
-        if not self._has_left_tail():
+        if not self._has_left_run():
             return sums
-        if isinstance(band.start, int):
-            tail = ops.sum(weights[..., : band.start], axis=-1, keepdims=True)
+        if isinstance(runs.start, int):
+            left = weights[..., : runs.start]
         else:
-            tail = ops.sum(ops.where(self._in_left_tail(), weights, 0), axis=-1, keepdims=True)
-        return ops.concatenate([sums[..., :1] + tail, sums[..., 1:]], axis=-1)
+            left = ops.where(self._in_left_run(), weights, 0)
+        left = ops.sum(left, axis=-1, keepdims=True)
+        return ops.concatenate([sums[..., :1] + left, sums[..., 1:]], axis=-1)
 
-    def _with_reference(self, by_id):
-        """Returns a column for each of the R ids.
+    def _keys_to_window(self, x):
+        """Returns the window of `[.., S]`, `[.., width]`."""
+        start, width = self._runs[:2]
+        if isinstance(start, int):
+            return x[..., start : start + width]
+        return ops.slice(x, start_indices(0, 0, 0, start), (*ops.shape(x)[:-1], width))
 
-        The reference id gets 0. If causal, the id of later keys gets 0 too: they are masked.
-        """
-        return pad_columns(by_id, int(self._call.causal), 1)
+    def _window_to_keys(self, x):
+        """Returns `[.., S]` of `[.., width]`, the transpose of `_keys_to_window`."""
+        start, width = self._runs[:2]
+        if isinstance(start, int):
+            return pad_columns(x, start, self._num_keys - start - width)
+        zeros = ops.zeros((*ops.shape(x)[:-1], self._num_keys), dtype=x.dtype)
+        return write_slice(zeros, x, start, axis=3)
 
-    def _has_left_tail(self):
-        """Returns whether keys before the band may have a relative term. If causal, it is 0."""
-        start = self._band.start
+    def _has_window(self):
+        return not (isinstance(self._runs.width, int) and self._runs.width == 0)
+
+    def _has_left_run(self):
+        """Returns whether keys before the window may have a relative term. If causal, it is 0."""
+        start = self._runs.start
         return not self._call.causal and not (isinstance(start, int) and start == 0)
 
-    def _in_left_tail(self):
-        return self._key_positions() < self._band.start
+    def _in_left_run(self):
+        return self._key_positions() < self._runs.start
 
 
 def query_tensors(call, segment):
@@ -532,23 +490,8 @@ def all_queries_have_keys(call):
     return call.knows_lengths and offset + call.length_q <= call.length_k
 
 
-def matmul(x, y, dtype):
-    """Returns `x @ y`, multiplied in `dtype` and cast to the accumulation dtype.
-
-    Heads of y may be shared by heads of x (see `heads`).
-    """
-    product = matmul_keys(ops.cast(x, dtype), ops.cast(y, dtype))
-    return ops.cast(product, accumulation_dtype(dtype))
-
-
-def sum_over_queries(x, y, num_groups, dtype):
-    """Returns `heads.sum_over_queries`, multiplied and cast as by `matmul`."""
-    product = heads.sum_over_queries(ops.cast(x, dtype), ops.cast(y, dtype), num_groups)
-    return ops.cast(product, accumulation_dtype(dtype))
-
-
 def matmul_rows(x, rows, dtype, *, transpose_table=False):
-    """Returns `tables.matmul_table`, multiplied and cast as by `matmul`."""
+    """Returns `tables.matmul_table`, multiplied and cast as by `heads.multiply`."""
     x, rows = ops.cast(x, dtype), ops.cast(rows, dtype)
     product = matmul_table(x, rows, transpose_table=transpose_table)
     return ops.cast(product, accumulation_dtype(dtype))
@@ -566,13 +509,12 @@ def rows_gradient(by_row, x, table):
     """
     dtype = keras.backend.standardize_dtype(table.dtype)
     if len(table.shape) == 3:
-        gradient = ops.sum(matmul(transpose(by_row), x, dtype), axis=0)
+        gradient = ops.sum(multiply(transpose(by_row), x, dtype), axis=0)
         is_shared = table.shape[0] == 1
         return ops.sum(gradient, axis=0, keepdims=True) if is_shared else gradient
-    by_row, x = (ops.cast(ops.reshape(y, (-1, ops.shape(y)[-1])), dtype) for y in (by_row, x))
+    batch, heads, length, _ = ops.shape(x)
+    by_row, x = (
+        ops.cast(ops.reshape(y, (batch * heads * length, ops.shape(y)[-1])), dtype)
+        for y in (by_row, x)
+    )
     return ops.cast(backend.matmul(transpose(by_row), x), accumulation_dtype(dtype))
-
-
-def transpose(x):
-    """Swaps the last two axes."""
-    return ops.swapaxes(x, -1, -2)

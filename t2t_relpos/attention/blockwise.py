@@ -21,7 +21,7 @@ Shapes: C queries of a block; L ids without the reference row (left + right, or 
 import dataclasses
 from typing import Any, NamedTuple
 
-from t2t_relpos.attention.band import Distances, difference_rows, extend_table
+from t2t_relpos.attention.band import Distances, difference_rows
 from t2t_relpos.attention.blocks import (
     BY_KEY,
     Block,
@@ -34,6 +34,7 @@ from t2t_relpos.attention.blocks import (
 from t2t_relpos.attention.tables import (
     Results,
     differentiate,
+    extend_tables,
     relative_values,
     scores_by_id,
 )
@@ -90,13 +91,13 @@ def _difference_rows(call):
     the accumulation dtype.
     """
     dtype, extended = accumulation_dtype(call.query.dtype), _extended(call)
+    # Keys after a query have no rows.
+    call = extend_tables(call, extended._replace(right=0) if call.causal else extended)
     rows, references = {}, {}
     for name in ("key_table", "value_table"):
         table = getattr(call, name)
         if table is not None:
-            # Keys after a query have no rows.
-            needed = extended._replace(right=0) if call.causal else extended
-            table = extend_table(ops.cast(table, dtype), call.distances, needed)
+            table = ops.cast(table, dtype)
             difference, reference = difference_rows(table, extended, causal=call.causal)
             rows[name] = ops.cast(difference, call.query.dtype)
             references[name] = ops.cast(reference, call.query.dtype)
@@ -177,8 +178,8 @@ def _forward_segment(call, segment, *, save_weights):
 
     depths = {"outputs": call.value.shape[-1], "log_sums": 1}
     if call.needs_weights_by_id:
-        (left, right), is_long = call.distances, call.value_table is not None
-        num_rows = 0 if is_long else left if call.causal else left + right
+        is_long = call.value_table is not None
+        num_rows = 0 if is_long else call.distances.num_differences(causal=call.causal)
         depths["weights_by_id"] = num_rows + needs_total(call)
     rows, _ = segment.run(compute, _buffers(call, segment, depths), {})
     return rows, saved_weights[0] if save_weights else None

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from t2t_relpos import _checks, backend
-from t2t_relpos.attention.band import Distances, cut_table, with_zero_rows
+from t2t_relpos.attention.band import FARTHEST, Distances, cut_table, with_zero_rows
 from t2t_relpos.attention.masks import conjunction, make_attention_mask
 from t2t_relpos.attention.relative_ids import as_positions, relative_ids
 from t2t_relpos.backend import ops
@@ -280,31 +280,27 @@ def _tables_beyond(beyond, max_relative_position, arguments):
     return distances, {name: with_zero_rows(arguments[name]) for name in names}
 
 
-# All pairs at this distance are clipped, and its sum with any length fits into int32.
-_FARTHEST = 2**30
-
-
 def _query_offset(query_offset, length_q, length_k):
     """Returns the query offset of a call: an int if its value is known, otherwise an int32 tensor.
 
-    Offsets of more than `_FARTHEST` are replaced by it. The results are the same.
+    Offsets of more than `FARTHEST` are replaced by it. The results are the same.
     """
     _checks.query_offset(query_offset)
     if query_offset is None:
         return length_k - length_q
     if isinstance(query_offset, (int, np.integer)):
-        return max(-_FARTHEST, min(_FARTHEST, int(query_offset)))
+        return max(-FARTHEST, min(FARTHEST, int(query_offset)))
     if not hasattr(query_offset, "shape"):  # a symbolic length of JAX
         return query_offset
     offset = as_positions(backend.as_tensor(query_offset), "query_offset")
-    return ops.clip(offset, -_FARTHEST, _FARTHEST)
+    return ops.clip(offset, -FARTHEST, FARTHEST)
 
 
 def _sliding_window(window):
     """Returns the sliding window of a call, or None. Sums of twice the window fit into int32."""
     if window is None:
         return None
-    return min(_checks.positive_int(window, "sliding_window"), _FARTHEST // 2)
+    return min(_checks.positive_int(window, "sliding_window"), FARTHEST // 2)
 
 
 def _rematerialize(value):

@@ -14,32 +14,8 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from t2t_relpos import backend
-from t2t_relpos.attention import blockwise, flash, fused, gather, skew, tables
+from t2t_relpos.attention import blockwise, flash, fused, gather, limits, skew, tables
 from t2t_relpos.attention.flash import MASK_FEATURES, is_key_mask
-from t2t_relpos.attention.limits import (
-    BAND,
-    FEWEST_QUERIES_OF_ROWS,
-    FLASH_KERNELS,
-    FULL_MATRIX,
-    FULL_MATRIX_SIZES,
-    FUSED_DEPTHS,
-    LARGEST_FUSED,
-    LONGEST_FLASH_TABLE,
-    LONGEST_WITHOUT_FLASH,
-    MASKED_WINDOWS,
-    ROWS,
-    ROWS_WITHOUT_BLOCKS,
-    SAVED_BLOCKS,
-    SHORTEST_FULL_MATRIX,
-    SHORTEST_WINDOW,
-    TENSORFLOW_CPU,
-    TORCH_CPU,
-    TORCH_GPU,
-    UNKNOWN,
-    UNROLLED_BLOCKS,
-    WIDEST_FLASH_WINDOW,
-    Sizes,
-)
 
 # Conditions on a call.
 
@@ -63,12 +39,12 @@ class Condition:
         In `explain(None)`, `UNKNOWN` stands for the tensor.
         """
         result = self.function(call)
-        return result if ops.is_tensor(result) or result is UNKNOWN else bool(result)
+        return result if ops.is_tensor(result) or result is limits.UNKNOWN else bool(result)
 
 
-def up_to(limits):
+def up_to(most):
     """Returns the condition that the matrix has at most the size of a limit."""
-    return Condition(f"up to {limits}", lambda call: call.has_at_most(limits.of(call)))
+    return Condition(f"up to {most}", lambda call: call.has_at_most(most.of(call)))
 
 
 def without(text, field):
@@ -92,23 +68,19 @@ BLOCK_REQUIREMENTS = (
     Condition("`dropout` is None or an `AttentionDropout`", lambda call: call.seeded_dropout),
     without("`portable` operations", "portable"),
 )
-ONE_HEAD_OF_KEYS_EACH = without("heads of queries that share keys", "grouped_queries")
 # Algorithms that read tables, and return outputs only.
 STANDARD_RESULTS = (
-    ONE_HEAD_OF_KEYS_EACH,
+    without("heads of queries that share keys", "grouped_queries"),
     without("`relative_query`", "has_relative_query"),
     without("`sinks` or returned log-sum-exps", "needs_log_sums"),
 )
-TENSORFLOW_ON_CPU = Condition(TENSORFLOW_CPU, lambda call: call.platform == TENSORFLOW_CPU)
+TENSORFLOW_ON_CPU = Condition(
+    limits.TENSORFLOW_CPU, lambda call: call.platform == limits.TENSORFLOW_CPU
+)
 TENSORFLOW_WITHOUT_XLA = Condition(
     "TensorFlow without XLA", lambda call: call.platform.startswith("TensorFlow without XLA")
 )
-KNOWN_LENGTHS = Condition("known lengths", lambda call: call.knows_lengths)
 NO_SLIDING_WINDOW = without("`sliding_window`", "sliding_window")
-ONE_DEPTH = Condition(
-    "values of the depth of the keys", lambda call: call.key_dim == call.value_dim
-)
-REMATERIALIZE = Condition("`rematerialize=True`", lambda call: call.rematerialize is True)
 
 
 def _meets_block_requirements(call):
@@ -121,11 +93,13 @@ def _suits_window(call):
         return True
     if not (call.knows_lengths or TENSORFLOW_WITHOUT_XLA.holds(call)):
         return False
-    return call.has_at_most(MASKED_WINDOWS * max(call.sliding_window - 1, SHORTEST_WINDOW))
+    return call.has_at_most(
+        limits.MASKED_WINDOWS * max(call.sliding_window - 1, limits.SHORTEST_WINDOW)
+    )
 
 
 SUITS_WINDOW = Condition(
-    f"a `sliding_window` only if it is the larger part of {MASKED_WINDOWS} windows",
+    f"a `sliding_window` only if it is the larger part of {limits.MASKED_WINDOWS} windows",
     _suits_window,
 )
 
@@ -142,12 +116,16 @@ def _full_matrix_fits(call):
 
 
 def _suits_full_matrix(call):
-    if call.platform != TENSORFLOW_CPU:
-        return call.has_at_most(FULL_MATRIX.of(call))
+    if call.platform != limits.TENSORFLOW_CPU:
+        return call.has_at_most(limits.FULL_MATRIX.of(call))
     left, right = call.distances
-    shortest = SHORTEST_FULL_MATRIX.causal if call.causal else SHORTEST_FULL_MATRIX.bidirectional
-    longest = (FULL_MATRIX if call.rematerialize is False else ROWS).of(call)
-    fewest = left if call.causal else max(left, right) + FULL_MATRIX_SIZES.long_chunk
+    shortest = (
+        limits.SHORTEST_FULL_MATRIX.causal
+        if call.causal
+        else limits.SHORTEST_FULL_MATRIX.bidirectional
+    )
+    longest = (limits.FULL_MATRIX if call.rematerialize is False else limits.ROWS).of(call)
+    fewest = left if call.causal else max(left, right) + limits.FULL_MATRIX_SIZES.long_chunk
     is_long = call.length_q >= fewest
     return is_long & (call.num_pairs >= shortest**2) & call.has_at_most(longest)
 
@@ -155,37 +133,42 @@ def _suits_full_matrix(call):
 def _suits_band(call):
     if not _meets_block_requirements(call):
         return True
-    is_known = call.platform == TORCH_CPU and call.knows_lengths
-    return is_known and call.has_at_most(BAND.of(call))
+    is_known = call.platform == limits.TORCH_CPU and call.knows_lengths
+    return is_known and call.has_at_most(limits.BAND.of(call))
 
 
 def _suits_rows(call):
     if not _meets_block_requirements(call):
-        return call.knows_lengths and call.has_at_most(ROWS_WITHOUT_BLOCKS.of(call))
-    knows_lengths = call.knows_lengths or call.platform == TENSORFLOW_CPU
-    return knows_lengths and call.has_at_most(ROWS.of(call))
+        return call.knows_lengths and call.has_at_most(limits.ROWS_WITHOUT_BLOCKS.of(call))
+    knows_lengths = call.knows_lengths or call.platform == limits.TENSORFLOW_CPU
+    return knows_lengths and call.has_at_most(limits.ROWS.of(call))
 
 
 def _has_queries_for_rows(call):
-    if call.platform != TORCH_CPU or call.portable or call.is_empty or not call.has_one_offset:
+    if (
+        call.platform != limits.TORCH_CPU
+        or call.portable
+        or call.is_empty
+        or not call.has_one_offset
+    ):
         return True
     if call.query is None or not call.knows_lengths:
         return False
     num_queries = call.query.shape[0] * call.query.shape[1]
-    return num_queries >= FEWEST_QUERIES_OF_ROWS and call.distances.num_ids > call.length_k
+    return num_queries >= limits.FEWEST_QUERIES_OF_ROWS and call.distances.num_ids > call.length_k
 
 
 def _has_flash_kernel(call):
     # Calls of `explain` have no tensors, and may be for another machine.
     is_known = call.query is not None
-    has_kernel = call.platform in FLASH_KERNELS
+    has_kernel = call.platform in limits.FLASH_KERNELS
     return has_kernel and (not is_known or backend.flash_kernel.has_kernel(call.query))
 
 
 def _suits_flash_kernel(call):
     if not _has_flash_kernel(call):  # which another condition reports
         return True
-    kernel, is_known = FLASH_KERNELS[call.platform], call.query is not None
+    kernel, is_known = limits.FLASH_KERNELS[call.platform], call.query is not None
     is_masked = call.mask is not None or call.key_mask is not None
     depth = call.key_dim + is_masked * MASK_FEATURES
     return (
@@ -206,8 +189,13 @@ def _has_flash_positions(call):
 
 
 def _is_long_for_flash(call):
-    longest = LONGEST_WITHOUT_FLASH.of(call)
+    longest = limits.LONGEST_WITHOUT_FLASH.of(call)
     return call.rematerialize is True or not call.has_at_most(longest)
+
+
+def _saves_time_with_repeated_keys(call):
+    longest = limits.LONGEST_SHARED_KEYS_WITHOUT_FLASH.of(call)
+    return not (call.grouped_queries and call.has_at_most(longest))
 
 
 def _is_narrow_for_flash(call):
@@ -215,8 +203,10 @@ def _is_narrow_for_flash(call):
         return True
     left, right = call.distances
     width = left + (0 if call.causal else right)
-    is_narrow = call.platform != TORCH_CPU or width <= WIDEST_FLASH_WINDOW * call.length_q
-    return is_narrow and width < LONGEST_FLASH_TABLE * max(call.key_dim, call.value_dim)
+    is_narrow = (
+        call.platform != limits.TORCH_CPU or width <= limits.WIDEST_FLASH_WINDOW * call.length_q
+    )
+    return is_narrow and width < limits.LONGEST_FLASH_TABLE * max(call.key_dim, call.value_dim)
 
 
 MASKS_KEYS_ONLY = Condition(
@@ -229,12 +219,12 @@ NO_TRANSFORM = Condition("no transform of `torch.func`", lambda call: not backen
 def _has_fused_kernel(call):
     # Calls of `explain` have no tensors. The GPU is then as `explain` says, and has Triton.
     if call.query is None:
-        return call.platform == TORCH_GPU
+        return call.platform == limits.TORCH_GPU
     return backend.has_fused_kernel(call.query)
 
 
 def _suits_fused_kernel(call):
-    depth, (smallest, largest) = call.key_dim, FUSED_DEPTHS
+    depth, (smallest, largest) = call.key_dim, limits.FUSED_DEPTHS
     has_depth = smallest <= depth <= largest and call.value_dim == depth
     return has_depth and call.dtype in ("float16", "bfloat16", "float32")
 
@@ -246,7 +236,7 @@ def _has_fused_positions(call):
     heads = 1 if call.query is None else call.query.shape[1]
     longest = max(call.length_q, call.length_k)
     size = max(heads * call.key_dim, call.distances.num_ids if call.distances else 1)
-    return min(call.length_q, call.length_k) > 0 and longest * size < LARGEST_FUSED
+    return min(call.length_q, call.length_k) > 0 and longest * size < limits.LARGEST_FUSED
 
 
 def _has_small_mask(call):
@@ -261,7 +251,7 @@ HAS_FLASH_KERNEL = Condition(
     "PyTorch on a CPU or an NVIDIA GPU, or JAX on an NVIDIA GPU", _has_flash_kernel
 )
 SUITS_FLASH_KERNEL = Condition(
-    "values of the depth of the keys: on a GPU a multiple of 8, and not in float64; on JAX in a "
+    "values as deep as keys: on a GPU a multiple of 8, and not in float64; on JAX in a "
     "16-bit type, and a depth that cuDNN supports",
     _suits_flash_kernel,
 )
@@ -293,7 +283,7 @@ class Implementation:
     saved_matrices: int
     requirements: tuple[Condition, ...]
     preferences: tuple[Condition, ...] = ()
-    sizes: Mapping[str, Sizes] | None = None
+    sizes: Mapping[str, limits.Sizes] | None = None
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     reads_tables: bool = False
 
@@ -337,7 +327,7 @@ TABLE = (
                 "known lengths of at least 1", lambda call: call.knows_lengths and not call.is_empty
             ),
             NO_SLIDING_WINDOW,
-            ONE_DEPTH,
+            Condition("values as deep as keys", lambda call: call.key_dim == call.value_dim),
             Condition(
                 "with `rematerialize=True`, masks of keys only, or `causal` as the only mask, with "
                 "T = S",
@@ -373,14 +363,14 @@ TABLE = (
         ),
         preferences=(
             Condition(
-                f"up to {FULL_MATRIX}. On a CPU, at least {SHORTEST_FULL_MATRIX} and "
-                f"K + {FULL_MATRIX_SIZES.long_chunk} (causal: K) queries, and without "
-                f"`rematerialize=False` up to {ROWS.platforms[TENSORFLOW_CPU]}",
+                f"up to {limits.FULL_MATRIX}. On a CPU, at least {limits.SHORTEST_FULL_MATRIX} and "
+                f"K + {limits.FULL_MATRIX_SIZES.long_chunk} (causal: K) queries, and without "
+                f"`rematerialize=False` up to {limits.ROWS.platforms[limits.TENSORFLOW_CPU]}",
                 _suits_full_matrix,
             ),
             SUITS_WINDOW,
         ),
-        sizes=dict.fromkeys(("cpu", "gpu", "tpu"), FULL_MATRIX_SIZES),
+        sizes=dict.fromkeys(("cpu", "gpu", "tpu"), limits.FULL_MATRIX_SIZES),
     ),
     Implementation(
         "rows",
@@ -397,14 +387,14 @@ TABLE = (
         ),
         preferences=(
             Condition(
-                f"up to {ROWS}, and known lengths except on {TENSORFLOW_CPU}. If block "
-                f"requirements fail, known lengths up to {ROWS_WITHOUT_BLOCKS}",
+                f"up to {limits.ROWS}, and known lengths except on {limits.TENSORFLOW_CPU}. If "
+                f"block requirements fail, known lengths up to {limits.ROWS_WITHOUT_BLOCKS}",
                 _suits_rows,
             ),
             Condition(
-                f"on {TORCH_CPU}, at least {FEWEST_QUERIES_OF_ROWS} queries at a position (B · N) "
-                "and more table rows than keys, or calls that are `portable`, have "
-                "`relative_ids`, offsets of batch entries, or a length of 0",
+                f"on {limits.TORCH_CPU}, at least {limits.FEWEST_QUERIES_OF_ROWS} queries at a "
+                "position (B · N) and more table rows than keys, or calls with `portable` "
+                "operations, `relative_ids`, offsets of batch entries, or a length of 0",
                 _has_queries_for_rows,
             ),
             SUITS_WINDOW,
@@ -421,9 +411,9 @@ TABLE = (
         ),
         preferences=(
             Condition("`rematerialize=False`", lambda call: call.rematerialize is False),
-            up_to(SAVED_BLOCKS),
+            up_to(limits.SAVED_BLOCKS),
         ),
-        sizes={"cpu": Sizes(512, causal_block=256, smallest=64, group=16384, chunk=64)},
+        sizes={"cpu": limits.Sizes(512, causal_block=256, smallest=64, group=16384, chunk=64)},
         options={"save_weights": True},
     ),
     Implementation(
@@ -432,7 +422,7 @@ TABLE = (
         reads_tables=True,
         saved_matrices=0,
         requirements=(TENSORFLOW_ON_CPU, HAS_TABLE, *STANDARD_RESULTS, *BLOCK_REQUIREMENTS),
-        sizes={"cpu": Sizes(256, causal_block=128, smallest=64, group=4096, chunk=32)},
+        sizes={"cpu": limits.Sizes(256, causal_block=128, smallest=64, group=4096, chunk=32)},
         options={"save_weights": False},
     ),
     Implementation(
@@ -442,8 +432,8 @@ TABLE = (
         requirements=(HAS_TABLE, ONE_OFFSET, QUADRATIC_MEMORY_ALLOWED),
         preferences=(
             Condition(
-                f"calls that fail the block requirements, and known lengths up to {BAND} on "
-                f"{TORCH_CPU}",
+                f"calls that fail the block requirements, and known lengths up to {limits.BAND} on "
+                f"{limits.TORCH_CPU}",
                 _suits_band,
             ),
             SUITS_WINDOW,
@@ -466,15 +456,15 @@ TABLE = (
                 _has_fused_positions,
             ),
             Condition(
-                "values of the depth of the keys, {} to {}; not float64".format(*FUSED_DEPTHS),
+                "values as deep as keys, {} to {}; not float64".format(*limits.FUSED_DEPTHS),
                 _suits_fused_kernel,
             ),
             MASKS_KEYS_ONLY,
             NO_SLIDING_WINDOW,
             NO_DROPOUT,
         ),
-        preferences=(REMATERIALIZE,),
-        sizes=dict.fromkeys(("cpu", "gpu"), Sizes(64)),
+        preferences=(Condition("`rematerialize=True`", lambda call: call.rematerialize is True),),
+        sizes=dict.fromkeys(("cpu", "gpu"), limits.Sizes(64)),
     ),
     Implementation(
         "flash",
@@ -484,7 +474,6 @@ TABLE = (
             HAS_FLASH_KERNEL,
             NO_TRANSFORM,
             HAS_TABLE,
-            ONE_HEAD_OF_KEYS_EACH,
             *BLOCK_REQUIREMENTS,
             Condition(
                 "known lengths of at least 1, and an int `query_offset`; on JAX, T = S and 0",
@@ -497,16 +486,21 @@ TABLE = (
         ),
         preferences=(
             Condition(
-                f"`rematerialize=True`, or more than {LONGEST_WITHOUT_FLASH}",
+                f"`rematerialize=True`, or more than {limits.LONGEST_WITHOUT_FLASH}",
                 _is_long_for_flash,
             ),
             Condition(
-                f"left + right (causal: left) below {LONGEST_FLASH_TABLE} times the depth, and on "
-                f"{TORCH_CPU} at most T / {round(1 / WIDEST_FLASH_WINDOW)}",
+                "with heads of queries that share keys, more than "
+                f"{limits.LONGEST_SHARED_KEYS_WITHOUT_FLASH}",
+                _saves_time_with_repeated_keys,
+            ),
+            Condition(
+                f"left + right (causal: left) below {limits.LONGEST_FLASH_TABLE} times the depth, "
+                f"and on {limits.TORCH_CPU} at most T / {round(1 / limits.WIDEST_FLASH_WINDOW)}",
                 _is_narrow_for_flash,
             ),
         ),
-        sizes={"cpu": Sizes(32, group=2**20), "gpu": Sizes(64)},
+        sizes={"cpu": limits.Sizes(32, group=2**20), "gpu": limits.Sizes(64)},
     ),
     Implementation(
         "unrolled_blocks",
@@ -515,14 +509,14 @@ TABLE = (
         saved_matrices=1,
         requirements=(
             *BLOCK_REQUIREMENTS,
-            KNOWN_LENGTHS,
+            Condition("known lengths", lambda call: call.knows_lengths),
             QUADRATIC_MEMORY_ALLOWED,
         ),
-        preferences=(up_to(UNROLLED_BLOCKS),),
+        preferences=(up_to(limits.UNROLLED_BLOCKS),),
         sizes={
-            "cpu": Sizes(64, max_blocks=8),
-            "gpu": Sizes(512, max_blocks=8),
-            "tpu": Sizes(512, max_blocks=8),
+            "cpu": limits.Sizes(64, max_blocks=8),
+            "gpu": limits.Sizes(512, max_blocks=8),
+            "tpu": limits.Sizes(512, max_blocks=8),
         },
         options={"unrolled": True},
     ),
@@ -533,9 +527,9 @@ TABLE = (
         saved_matrices=0,
         requirements=BLOCK_REQUIREMENTS,
         sizes={
-            "cpu": Sizes(128, causal_segments=3),
-            "gpu": Sizes(512, causal_segments=3),
-            "tpu": Sizes(512, causal_segments=3),
+            "cpu": limits.Sizes(128, causal_segments=3),
+            "gpu": limits.Sizes(512, causal_segments=3),
+            "tpu": limits.Sizes(512, causal_segments=3),
         },
         options={"unrolled": False},
     ),
@@ -546,9 +540,6 @@ TABLE = (
         requirements=(HAS_TABLE, QUADRATIC_MEMORY_ALLOWED),
     ),
 )
-
-
-# The choice.
 
 
 class Candidate(NamedTuple):

@@ -5,7 +5,7 @@ import dataclasses
 import keras
 
 from t2t_relpos import _checks
-from t2t_relpos.attention import dispatch
+from t2t_relpos.attention import dispatch, limits
 from t2t_relpos.attention.call import AttentionCall
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.masks import combine_masks
@@ -125,7 +125,7 @@ def explain(length_q, length_k=None, max_relative_position=16, *, dropout=0.0, *
 def _length(length, name):
     """Returns a length as an int, or `UNKNOWN` for None."""
     if length is None:
-        return dispatch.UNKNOWN
+        return limits.UNKNOWN
     if not _checks.is_integer(length) or length < 0:
         raise ValueError(
             f"Expected `{name}` to be an integer of at least 0, or None if it is unknown. "
@@ -199,4 +199,4 @@ def _checked_options(options):
 def _texts_on_lengths(row, call):
     """Returns the texts of a row's conditions that depend on unknown lengths."""
     conditions = row.requirements + row.preferences
-    return [each.text for each in conditions if each.holds(call) is dispatch.UNKNOWN]
+    return [each.text for each in conditions if each.holds(call) is limits.UNKNOWN]

@@ -24,6 +24,8 @@ exp(q·k - L'), and the gradients of their scores, weights (d·v - d·o'). With 
 o' for which d·o' = delta - d_w[r], weights and gradients equal those of the whole attention. So do
 the gradients of queries, keys and values that the kernel returns.
 
+Grouped queries: keys and values are repeated for the heads that share them.
+
 Masks of keys: for kernels without masks, queries and keys get MASK_FEATURES extra features: 1 for
 queries, 0 for keys, and for masked keys a negative number so large that their weights become zero.
 
@@ -37,6 +39,7 @@ from typing import Any, NamedTuple
 
 from t2t_relpos.attention import skew
 from t2t_relpos.attention.band import far_runs
+from t2t_relpos.attention.heads import multiply, repeat_keys, transpose
 from t2t_relpos.attention.tables import Results, differentiate
 from t2t_relpos.backend import (
     MASKED_SCORE,
@@ -46,7 +49,6 @@ from t2t_relpos.backend import (
     clip_size,
     fill_masked,
     flash_kernel,
-    matmul,
     ops,
     weights_and_log_sums,
 )
@@ -66,7 +68,9 @@ def attend(call, sizes, kernel=flash_kernel):
     `backend.torch_flash`. It supports neither second derivatives nor batches of gradients. For
     these, the full matrix is differentiated.
     """
-    call = dataclasses.replace(call, mask=None, key_mask=combined_key_mask(call))
+    key, value = (repeat_keys(x, call.query.shape[1]) for x in (call.key, call.value))
+    masks = {"mask": None, "key_mask": combined_key_mask(call)}
+    call = dataclasses.replace(call, key=key, value=value, **masks)
     return differentiate(
         call,
         lambda call: forward(call, sizes, kernel),
@@ -155,14 +159,14 @@ class SavedRun(NamedTuple):
 
     Args:
         outputs: outputs of the kernel `[B, N, queries, H]`.
-        log_sums: log-sum-exp of all scores, minus the score by id of the far run
+        shifted_log_sums: L', log-sum-exp of all scores minus the score by id of the far run,
             `[B, N, queries]`. Fully masked queries have a number so large that all their weights
             are zero.
         state: further results of the kernel, for its backward pass.
     """
 
     outputs: Any
-    log_sums: Any
+    shifted_log_sums: Any
     state: Any
 
 
@@ -330,7 +334,7 @@ def _gradients_of_run(call, kernel, run, saved, outputs, d_outputs):
     query, key, value, key_mask = _inputs(call, kernel, run)
     if value.shape[-1] > call.value.shape[-1]:
         outputs, d_outputs = _append_feature(outputs, 0.0), _append_feature(d_outputs, 0.0)
-    results = outputs, run.order(saved.log_sums), saved.state
+    results = outputs, run.order(saved.shifted_log_sums), saved.state
     gradients = kernel.backward(query, key, value, key_mask, results, d_outputs, run.is_causal)
     depth = call.query.shape[-1]
     return [run.order(_accumulate(x[..., :depth])) for x in gradients]
@@ -370,10 +374,10 @@ class Windows(NamedTuple):
     @classmethod
     def of(cls, call, block):
         """Returns the windows of a call, with blocks of at least `block` queries if T is larger."""
-        lowest, highest = call.distances.window(causal=call.causal)
-        width = highest - lowest + 1
-        block = max(min(block, call.length_q), width - 1)
-        return cls(call.length_q, call.length_k, call.query_offset + lowest, width, block)
+        distances = call.distances.extended(causal=call.causal)
+        first, end = distances.window(call.query_offset, 1)
+        block = max(min(block, call.length_q), end - first - 1)
+        return cls(call.length_q, call.length_k, first, end - first, block)
 
     @property
     def num_blocks(self):
@@ -381,7 +385,7 @@ class Windows(NamedTuple):
 
     def products(self, query, key):
         """Returns the products of each query with the keys of its window, `[B, N, T, D]`."""
-        products = _matmul(self._blocks(query), transpose(self._keys(key)), query.dtype)
+        products = multiply(self._blocks(query), transpose(self._keys(key)), query.dtype)
         return self._join(self._take_diagonals(products))
 
     def matrix(self, columns):
@@ -393,14 +397,14 @@ class Windows(NamedTuple):
 
     def sum_keys(self, matrix, value):
         """Returns the sums of the values of the windows, weighted by a `matrix`."""
-        return self._join(_matmul(matrix, self._keys(value), value.dtype))
+        return self._join(multiply(matrix, self._keys(value), value.dtype))
 
     def sum_queries(self, matrix, query):
         """Returns the sums of the queries whose window contains a key, weighted, for each key.
 
         With `sum_keys`, it gives the gradients of `products` and `sum_keys`.
         """
-        return self._add_keys(_matmul(transpose(matrix), self._blocks(query), query.dtype))
+        return self._add_keys(multiply(transpose(matrix), self._blocks(query), query.dtype))
 
     def has_key(self, mask):
         """Returns whether the keys of a window exist and are unmasked, bool `[1 or B, T, D]`.
@@ -476,16 +480,6 @@ def _pad_or_cut(x, before, after, axis):
     widths = [(0, 0)] * len(x.shape)
     widths[axis] = before, total - before - kept
     return ops.pad(x, widths)
-
-
-def transpose(x):
-    """Swaps the last two axes."""
-    return ops.swapaxes(x, -1, -2)
-
-
-def _matmul(x, y, dtype):
-    """Returns `x @ y`, multiplied in `dtype` and cast to the accumulation dtype."""
-    return _accumulate(matmul(ops.cast(x, dtype), ops.cast(y, dtype)))
 
 
 def _append_feature(x, feature):

@@ -111,6 +111,8 @@ LONGEST_WITHOUT_FLASH = Limits(
     },
     ROWS.others,
 )
+# The same for heads of queries that share keys, which `flash` repeats.
+LONGEST_SHARED_KEYS_WITHOUT_FLASH = Limits({}, Limit(1024, 1024))
 # `flash` reads scores by id of all queries: memory, with tables longer than this number of depths.
 # Its windows take long if they have more than this share of the positions.
 WIDEST_FLASH_WINDOW, LONGEST_FLASH_TABLE = 0.25, 6

@@ -84,19 +84,27 @@ def _with_least_distances(call):
 
     End rows are repeated. In causal attention, rows of keys after the query are dropped.
     """
-    distances = call.distances
-    if distances is None or call.ids_rank is not None:
+    if call.distances is None or call.ids_rank is not None:
         return call
-    extended = Distances(max(distances.left, 1), 0 if call.causal else max(distances.right, 1))
-    if extended == distances:
+    left, right = call.distances
+    return extend_tables(call, Distances(max(left, 1), 0 if call.causal else max(right, 1)))
+
+
+def extend_tables(call, distances):
+    """Returns a call whose tables have the rows of other distances.
+
+    For larger distances, the end rows are repeated: the result is equivalent. Rows of smaller
+    distances to the right are dropped: keys after the query have them.
+    """
+    if distances == call.distances:
         return call
     tables = {}
     for name in ("key_table", "value_table"):
         table = getattr(call, name)
         if table is not None:
-            table = extend_table(table, distances, extended)
-            tables[name] = table[..., : extended.num_ids, :]
-    return dataclasses.replace(call, max_relative_position=extended, **tables)
+            table = extend_table(table, call.distances, distances)
+            tables[name] = table[..., : distances.num_ids, :]
+    return dataclasses.replace(call, max_relative_position=distances, **tables)
 
 
 def differentiate(call, forward, backward, plain):

@@ -45,6 +45,21 @@ def test_traced_query_offset_equals_an_int(causal, offset, implementation, draw,
     assert_close(found, output_and_gradients(lambda xs: compute(xs, query_offset=offset), arrays))
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_blocks_far_after_all_keys_have_the_first_row_of_a_long_table(
+    causal, implementation, draw, assert_close
+):
+    arrays, options = draw(75, 7, 23), {"query_offset": 0, "causal": causal}
+
+    def compute(xs, **others):
+        results = attend(*xs, **options, **others, return_weights=False, return_log_sums=True)
+        return ops.concatenate([results[0], results[2][..., None]], axis=-1)
+
+    found = output_and_gradients(lambda xs: compute(xs, implementation=implementation), arrays)
+    expected = output_and_gradients(lambda xs: compute(xs, implementation="by_id"), arrays)
+    assert_close(found, expected)
+
+
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="a mode of JAX")
 def test_64_bit_mode_of_jax(draw, rng, small_block_implementations):
     """Loops then count in int64, and `dynamic_slice` refuses indices of several dtypes."""

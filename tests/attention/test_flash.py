@@ -3,6 +3,7 @@
 There, `flash without a kernel` has a plain function in place of the kernel.
 """
 
+import dataclasses
 import itertools
 
 import keras
@@ -74,6 +75,17 @@ def test_masks_of_keys_in_all_shapes(shape, draw, rng, assert_close):
     assert_close(compute(arrays, FLASH, mask=mask), compute(arrays, "by_id", mask=mask))
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_grouped_queries(causal, draw, assert_close):
+    arrays, one_head_each = draw_inputs(draw, 41, 3), dispatch.ONE_HEAD_OF_KEYS_EACH
+    arrays |= {name: arrays[name][:, :1] for name in ("key", "value")}
+    requirements = tuple(x for x in FLASH.requirements if x is not one_head_each)
+    implementation = dataclasses.replace(FLASH, requirements=requirements)
+    options = {"causal": causal, "key_mask": np.arange(41)[None] > 3}
+    found = compute(arrays, implementation, **options)
+    assert_close(found, compute(arrays, "by_id", **options))
+
+
 @on_torch
 @pytest.mark.parametrize("causal", [False, True])
 def test_no_tensor_is_quadratic_in_length(causal, draw):
@@ -136,15 +148,15 @@ class TestKernels:
             lambda q, *args: (queries.append(q.shape), forward(q, *args))[1],
         )
         options = {"return_weights": False, "rematerialize": True}
-        arrays = draw(19, 19, 5)
+        arrays = draw(41, 41, 5)
         attend(*arrays, **options)
-        assert queries == [(2, 3, 14, 5)] * 2
+        assert queries == [(2, 3, 36, 5)] * 2
         for length in (0, 1, 5):
             attend(*(x[:, :, :length] for x in arrays[:3]), *arrays[3:], **options)
         attend(*(x[:0] for x in arrays[:3]), *arrays[3:], **options)
         assert len(queries) == 2
-        attend(*(x[:, :, :6] for x in arrays[:3]), *arrays[3:], causal=True, **options)
-        assert queries[2:] == [(2, 3, 1, 5)]
+        attend(*(x[:, :, :21] for x in arrays[:3]), *arrays[3:], causal=True, **options)
+        assert queries[2:] == [(2, 3, 16, 5)]
 
     @pytest.mark.parametrize("name", ["_Flash", "_MemoryEfficient", "_OnCPU"])
     def test_shapes_of_all_kernels(self, name):
@@ -192,6 +204,6 @@ class TestKernels:
     def test_layer_uses_the_kernel(self, run_log, rng):
         x = rng.normal(size=(2, 300, 8)).astype("float32")
         layer = RelativeMultiHeadAttention(2, 4, max_relative_position=3, flash_attention=True)
-        layer(x[:, :7], x[:, :7], use_causal_mask=True)
+        layer(x[:, :13], x[:, :13], use_causal_mask=True)
         RelativeMultiHeadAttention(2, 4, max_relative_position=3)(x, x)
         assert run_log == ["flash", "flash"]

@@ -49,7 +49,7 @@ def kernel():
     sizes = dict.fromkeys(fused.SIZES, (small, small))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fused, "SIZES", sizes | {"key_gradient": (transposed, transposed)})
-        patch.setattr(fused, "ROWS", tl.constexpr(16))
+        patch.setattr(fused.kernels, "ROWS", tl.constexpr(16))
         # Some releases multiply the bits of bfloat16 as integers.
         patch.setattr(interpreter.InterpreterBuilder, "create_dot", _multiply)
         yield

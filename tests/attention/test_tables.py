@@ -307,7 +307,8 @@ def test_bad_input(changes, message, rng):
 def test_explain_describes_the_new_arguments():
     options = {"backend": "torch", "device": "cpu", "causal": True}
     assert explain(4096, **options).chosen == "flash"
-    assert explain(4096, grouped_queries=True, **options).chosen == "scanned_blocks"
+    assert explain(4096, grouped_queries=True, **options).chosen == "flash"
+    assert explain(1024, grouped_queries=True, **options).chosen == "unrolled_blocks"
     assert explain(4096, 4096, (1023, 0), beyond="zero", **options).chosen == "scanned_blocks"
     assert (
         "relative_query"

@@ -138,7 +138,7 @@ def test_accelerators_choose_one_block_or_loops_by_a_single_condition(
     causal, run_log, draw, assert_close, monkeypatch
 ):
     monkeypatch.setattr(backend, "device", lambda: "gpu")
-    monkeypatch.setattr(dispatch, "FULL_MATRIX", limits.Limits({}, limits.Limit(41, 41)))
+    monkeypatch.setattr(limits, "FULL_MATRIX", limits.Limits({}, limits.Limit(41, 41)))
     tables = draw(1, 1, 3, value_dim=7)[3:]
     compute = outputs_and_gradients_with(rematerialize=False, causal=causal)
     run = graph_of(compute, tables)

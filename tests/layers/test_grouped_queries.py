@@ -132,8 +132,9 @@ def test_saved_layer_has_the_same_outputs(rng, tmp_path):
 
 def test_explain_names_the_grouped_queries():
     layer = RelativeMultiHeadAttention(4, 64, max_relative_position=2, num_key_value_heads=2)
-    explanation = layer.explain(4096, backend="torch", device="cpu")
-    assert explanation.reasons["flash"] == "requires no heads of queries that share keys"
+    assert layer.explain(1025, backend="torch", device="cpu").chosen == "flash"
+    reason = layer.explain(1024, backend="torch", device="cpu").reasons["flash"]
+    assert reason == "requires with heads of queries that share keys, more than 1,024 positions"
 
 
 @pytest.mark.parametrize("value", [3, 0, 8, 1.5])

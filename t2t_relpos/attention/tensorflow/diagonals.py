@@ -1,6 +1,6 @@
-"""Relative terms on TensorFlow: bands of diagonals, and columns for the clipped tail.
+"""A block of the score matrix on TensorFlow: bands of diagonals, and columns for the clipped tail.
 
-Tables are difference rows (see `band.difference_rows`). Two parts remain:
+Biases and sums are by id of difference rows (see `band.difference_rows`). Two parts remain:
 
 - the band: a few diagonals, read and written with diagonal ops;
 - the left tail, if bidirectional: all keys of larger distances share id 0. Keys are grouped in
@@ -11,12 +11,11 @@ Shapes: C queries; L difference ids (left + right, or left if causal), from righ
 diagonals of the band.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from t2t_relpos.attention.band import Distances, difference_rows
-from t2t_relpos.backend import accumulation_dtype
+from t2t_relpos.backend import MASKED_SCORE, accumulation_dtype, dropout_factors
 
 
 def matmul(x, y, dtype, **options):
@@ -32,47 +31,21 @@ def matmul(x, y, dtype, **options):
     return tf.cast(product, accumulation_dtype(dtype))
 
 
-class BandShape(NamedTuple):
-    """Describes which diagonals belong to the band.
-
-    Args:
-        distances: the `Distances` of the table, at least 1; to the left at least 2 if causal.
-        causal: whether keys after a query are masked. Their scores are arbitrary.
-        chunk: number of keys of a chunk of the left tail, at least 2, an int or a scalar tensor.
-            Unused if causal.
-    """
-
-    distances: Distances
-    causal: bool
-    chunk: int
-
-    @property
-    def num_ids(self):
-        """L, the number of difference ids."""
-        return self.distances.left + (0 if self.causal else self.distances.right)
-
-    @property
-    def diagonals(self):
-        """The `Distances` between which the diagonals are: also those of the last chunk's keys."""
-        left, right = self.distances
-        return Distances(left, 1) if self.causal else Distances(left + self.chunk, right)
-
-
 class QueryBand:
     """Biases of queries `[.., C, H]`: by id `[.., L, C]` and by diagonal `[.., D, C]`.
 
     Args:
-        shape: a `BandShape`.
+        band: the `Arguments` of `engine`, which say where the band lies.
         positions: int32 key positions of the queries, `[.., C]`, consecutive.
         dtype: dtype of the biases.
     """
 
-    def __init__(self, shape, positions, dtype):
-        self.shape, self.dtype = shape, dtype
-        if shape.causal:
+    def __init__(self, band, positions, dtype):
+        self.band, self.dtype = band, dtype
+        if not band.has_left_tail:
             return
-        chunk = shape.chunk
-        tail_length = positions - shape.distances.left
+        chunk = band.chunk
+        tail_length = positions - band.distances.left
         self._in_partial_chunk = tf.cast(
             tf.range(1, chunk)[:, None] <= (tail_length % chunk)[..., None, :], dtype
         )
@@ -84,34 +57,53 @@ class QueryBand:
             tf.range(self.num_columns) < (chunks - first)[..., None], dtype
         )
 
-    def to_diagonals(self, by_id):
+    def augment(self, x, by_id=None, bias=None, *, in_column=False):
+        """Returns a dict of the tensors by query from which a block computes `x·yᵀ` with biases.
+
+        They are `"plain"`, `x` itself, or `"augmented"`, `x` with columns; `"diagonals"`
+        `[.., D, C]`, to be added to the band; and `"bias"`, to be added to the product.
+
+        Args:
+            x: `[.., C, H]`, queries or gradients of outputs.
+            by_id: biases by id `[.., L, C]`, or None.
+            bias: `[.., C, 1]`, to be added for all keys, or None.
+            in_column: whether a column adds the bias in the product, if there are biases by id.
+        """
+        terms, columns = {}, None
+        if by_id is not None:
+            terms["diagonals"] = self._to_diagonals(by_id)
+            if self.band.has_left_tail:
+                columns = by_id[..., -1, :, None] * self._tail_columns
+            if in_column and bias is not None:
+                columns, bias = bias if columns is None else columns + bias, None
+        if columns is None:
+            terms["plain"] = x
+        else:
+            terms["augmented"] = tf.concat([x, tf.cast(columns, x.dtype)], -1)
+        return terms if bias is None else terms | {"bias": bias}
+
+    def _to_diagonals(self, by_id):
         """Converts biases `[.., L, C]` to `[.., D, C]`, without whole chunks of the tail."""
-        if self.shape.causal:
+        if not self.band.has_left_tail:
             return by_id
         return tf.concat([by_id, by_id[..., -1:, :] * self._in_partial_chunk], -2)
 
-    def append_query_columns(self, x, by_id, bias=None):
-        """Appends the tail's columns, plus `bias` `[.., C, 1]` for all keys, to `[.., C, H]`."""
-        if not self.shape.causal:
-            tail = by_id[..., -1, :, None] * self._tail_columns
-            bias = tail if bias is None else tail + bias
-        return x if bias is None else tf.concat([x, tf.cast(bias, x.dtype)], -1)
+    def sum_by_id(self, results):
+        """Returns sums by id `[.., L, C]` of the results of `Diagonals.sums`.
 
-    def sum_by_id(self, diagonals, tail=None):
-        """Returns sums by id `[.., L, C]`, from diagonals and the tail's sums `[.., 1, C]`.
-
-        It is the transpose of `to_diagonals` and `append_query_columns`.
+        It is the transpose of the biases of `augment`.
         """
-        if self.shape.causal:
+        diagonals = results["band"]
+        if not self.band.has_left_tail:
             return diagonals
-        sizes = [self.shape.num_ids - 1, 1, self.shape.chunk - 1]
+        sizes = [sum(self.band.distances) - 1, 1, self.band.chunk - 1]
         unclipped, last, partial = tf.split(diagonals, sizes, -2)
         partial = tf.reduce_sum(partial * self._in_partial_chunk, -2, keepdims=True)
-        return tf.concat([unclipped, last + tail + partial], -2)
+        return tf.concat([unclipped, last + results["tail"] + partial], -2)
 
 
-class Band:
-    """The band of a score matrix `[.., C, S]`.
+class Diagonals:
+    """The diagonals of the band, and the left tail, of a score matrix `[.., C, S]`.
 
     Args:
         queries: the `QueryBand` of its queries.
@@ -127,15 +119,15 @@ class Band:
     """
 
     def __init__(self, queries, first, length_q, length_k, *, first_key=0, sum_by_matmul=False):
-        shape = queries.shape
-        lowest, end = shape.diagonals.band_keys(first, 1)
+        band = queries.band
+        lowest, end = band.diagonals.window(first, 1)
         self._diagonals = lowest, end - 1
-        self._causal = shape.causal
-        if shape.causal:
+        self._has_left_tail = band.has_left_tail
+        if not band.has_left_tail:
             self._columns = tf.ones([length_k, 1], queries.dtype)
             return
-        chunk = self._chunk = shape.chunk
-        tail_length = first_key + first - shape.distances.left
+        chunk = self._chunk = band.chunk
+        tail_length = first_key + first - band.distances.left
         self._chunk_of_key = tf.range(length_k) // chunk
         first_chunk = first_key // chunk
         first_column = _first_column(tail_length, chunk) - first_chunk
@@ -150,7 +142,7 @@ class Band:
         self._chunk_is_in_tail = tf.cast(tf.range(self._num_chunks) < whole[:, None], queries.dtype)
 
     def append_key_columns(self, keys):
-        """Appends the columns that multiply those of `QueryBand.append_query_columns`."""
+        """Appends the columns that multiply those of `QueryBand.augment`."""
         columns = tf.cast(self._columns, keys.dtype)
         shape = tf.concat([tf.shape(keys)[:-1], tf.shape(columns)[1:]], 0)
         return tf.concat([keys, tf.broadcast_to(columns, shape)], -1)
@@ -177,7 +169,7 @@ class Band:
             band: the band, if it is known.
         """
         band = self._read(weights) if band is None else band
-        return {"band": band} if self._causal else {"band": band, "tail": self._sum_tail(weights)}
+        return {"band": band} | ({"tail": self._sum_tail(weights)} if self._has_left_tail else {})
 
     def _sum_tail(self, weights):
         """Sums the whole chunks of each query's tail: `[.., 1, C]`."""
@@ -206,102 +198,93 @@ def _first_column(tail_length, chunk):
     return tf.maximum(tail_length // chunk - 1, 0)
 
 
-class TableTerms:
-    """The relative terms of one table. Without a table, they are None.
+class ScoreBlock(NamedTuple):
+    """A block of the score matrix, `[.., C, S]`, with any leading axes.
+
+    Scores, weights and sums have the accumulation dtype.
+
+    Run time is dominated by passes over the scores. The gradient of softmax subtracts a row sum
+    from every entry; `by_query` has it, computed from the outputs, so that the backward pass reads
+    the matrix once instead of four times.
 
     Args:
-        queries: the `QueryBand` of all queries.
-        table: `[.., R, H]`, broadcasts to the queries, or None.
-        dtype: dtype in which matrices are multiplied.
+        arguments: the `Arguments` of `engine`.
+        band: the `Diagonals` of the block.
+        mask: bool, broadcasts to the block, or None. True = attend.
+        index: index among all blocks, for the dropout factors. Default: None, a single block.
     """
 
-    def __init__(self, queries, table, dtype):
-        self._queries, self._dtype, self._rows = queries, dtype, None
-        self._causal = queries.shape.causal
-        if table is not None:
-            distances = queries.shape.distances
-            rows, self._reference = difference_rows(table, distances, causal=self._causal)
-            # The order of the diagonals is from right to left.
-            self._rows = rows[..., ::-1, :]
+    arguments: Any
+    band: Diagonals
+    mask: Any
+    index: Any = None
 
-    def augment(self, x, bias=None, *, in_column=False):
-        """Returns a dict of the tensors by query from which a block computes `x·yᵀ` with terms.
+    def weights(self, query, key):
+        """Returns the weights before dropout `[.., C, S]`.
 
-        They are `"plain"`, `x` itself, or `"augmented"`, `x` with columns; `"diagonals"`
-        `[.., D, C]`, to be added to the band; and `"bias"`, to be added to the product.
-
-        Args:
-            x: `[.., C, H]`, queries or gradients of outputs.
-            bias: `[.., C, 1]`, to be added for all keys, or None.
-            in_column: whether a column adds the bias in the product.
+        `query` is a dict, the queries as `QueryBand.augment` returns them.
         """
-        terms = {}
-        if self._rows is not None:
-            by_id = matmul(self._rows, x, self._dtype, transpose_b=True)
-            terms["diagonals"] = self._queries.to_diagonals(by_id)
-            column = bias if in_column else None
-            if column is not None or not self._causal:
-                terms["augmented"] = self._queries.append_query_columns(x, by_id, column)
-            bias = None if in_column else bias
-        if "augmented" not in terms:
-            terms["plain"] = x
-        return terms if bias is None else terms | {"bias": bias}
+        scores = self._products(query, key)
+        if "diagonals" in query:
+            scores, _ = self.band.add(scores, query["diagonals"])
+        if self.mask is not None:
+            scores = tf.where(self.mask, scores, tf.cast(MASKED_SCORE, scores.dtype))
+        return tf.nn.softmax(scores)
 
-    def reference_scores(self, x):
-        """Returns the products of `x` with the reference row, `[.., C, 1]`, or None."""
-        if self._rows is None:
-            return None
-        # Not a matmul with one column: see `backend.matmul_matrix`.
-        return tf.reduce_sum(x * self._reference, -1, keepdims=True)
+    def drop(self, weights):
+        """Returns the weights after dropout. Repeated calls drop the same."""
+        rate = self.arguments.rate
+        if rate is None:
+            return weights
+        return weights * dropout_factors(
+            tf.shape(weights), rate, self.arguments.seed, weights.dtype, self.index
+        )
 
-    def sum_by_id(self, results):
-        """Returns sums by difference id `[.., L, C]` of the results of `Band.sums`, or None."""
-        if self._rows is None:
-            return None
-        return self._queries.sum_by_id(results["band"], results.get("tail"))
+    def forward(self, dropped, value):
+        """Returns a dict of results by query, `[.., C, X]` or, of the band, `[.., X, C]`.
 
-    def add_values(self, outputs, sums, total=None):
-        """Returns outputs `[.., C, H]` plus the values of the table.
-
-        Args:
-            outputs: `[.., C, H]`.
-            sums: from `sum_by_id`.
-            total: sums of each query's weights `[.., C, 1]`. None leaves out the reference row.
+        They are `"outputs"` without the value table; with a value table, those of `Diagonals.sums`
+        and, with dropout, `"total"`, the sum of the weights after dropout; and, if a query may be
+        fully masked, `"has_valid_key"`, 0 or 1. `dropped` are the weights after dropout.
         """
-        if self._rows is None:
-            return outputs
-        outputs += matmul(sums, self._rows, self._dtype, transpose_a=True)
-        return outputs if total is None else outputs + total * self._reference
+        results = {"outputs": matmul(dropped, value, self.arguments.query.dtype)}
+        if self.arguments.value_table is not None:
+            results |= self.band.sums(dropped)
+        if self.arguments.has_total:
+            results["total"] = tf.reduce_sum(dropped, -1, keepdims=True)
+        if self.arguments.may_be_fully_masked:
+            has_valid_key = tf.reduce_any(self.mask, -1, keepdims=True)
+            results["has_valid_key"] = tf.cast(has_valid_key, dropped.dtype)
+        return results
 
-    def gradient(self, sums, x, total=None):
-        """Returns the gradient of the table, or None.
+    def backward(self, weights, dropped, by_query, key, value):
+        """Returns (a dict of results by query as in `forward`, a dict of gradients of the keys).
 
-        Args:
-            sums: from `sum_by_id`.
-            x: `[.., C, H]`, the other factor of the product.
-            total: as in `add_values`.
+        The first has `"d_query"`, without the key table, and, with a key table, those of
+        `Diagonals.sums`. The second has `"key"` and `"value"`. `by_query` has gradients of the
+        outputs, as `_Attention.backward` of `engine` makes it.
         """
-        if self._rows is None:
-            return None
-        rank = len(x.shape)
-        d_rows = self._sum_to_table(matmul(sums, x, self._dtype), rank)
-        d_reference = -tf.reduce_sum(d_rows, -2, keepdims=True)
-        if total is not None:
-            by_query = total * tf.cast(x, d_rows.dtype)
-            d_reference += self._sum_to_table(tf.reduce_sum(by_query, -2, keepdims=True), rank)
-        rows = d_rows[..., ::-1, :]
-        if not self._causal:
-            return tf.concat([rows, d_reference], -2)
-        later_keys = self._queries.shape.distances.right
-        shape = tf.shape(rows)
-        zeros = tf.zeros(tf.concat([shape[:-2], [later_keys], shape[-1:]], 0), rows.dtype)
-        return tf.concat([d_reference, rows, zeros], -2)
+        dtype = self.arguments.query.dtype
+        d_scores = self._products(by_query, value) * dropped
+        if self.arguments.rate is not None:
+            d_scores -= by_query["row_sums"] * weights
+        band = None
+        if "diagonals" in by_query:
+            # The band is added last, because `add` also returns the band that the sums need.
+            d_scores, band = self.band.add(d_scores, by_query["diagonals"])
+        results = {"d_query": matmul(d_scores, key, dtype)}
+        if self.arguments.key_table is not None:
+            results |= self.band.sums(d_scores, band)
+        return results, {
+            "key": matmul(d_scores, by_query["query"], dtype, transpose_a=True),
+            "value": matmul(dropped, by_query["d_outputs"], dtype, transpose_a=True),
+        }
 
-    def _sum_to_table(self, x, rank):
-        """Sums `[.., rows, H]` of a rank over the axes along which the table is broadcast."""
-        shape = self._rows.shape
-        missing = rank - len(shape)
-        if missing:
-            return tf.reduce_sum(x, list(range(missing)))
-        ones = [axis for axis, size in enumerate(shape[:-2]) if size == 1]
-        return tf.reduce_sum(x, ones, keepdims=True)
+    def _products(self, by_query, keys):
+        """Returns the products with keys or values, and the terms outside of the band."""
+        if "augmented" in by_query:
+            x, keys = by_query["augmented"], self.band.append_key_columns(keys)
+        else:
+            x = by_query["plain"]
+        products = matmul(x, keys, self.arguments.query.dtype, transpose_b=True)
+        return products + by_query["bias"] if "bias" in by_query else products

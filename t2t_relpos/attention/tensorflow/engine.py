@@ -1,15 +1,15 @@
 """Relative attention for TensorFlow without XLA, with a custom gradient.
 
-A `Block` of the score matrix has a forward and a backward pass. The complete matrix is one block.
-For long sequences, heads are processed in groups and queries in blocks, so that the scores of a
-block fit into the processor's caches. What does not depend on keys, such as products of queries and
-table rows, is computed for all blocks together.
+The score matrix is one `ScoreBlock`. For long sequences, heads are processed in groups and queries
+in blocks, so that the scores of a block fit into the processor's caches. What does not depend on
+keys is computed for all blocks together.
 
-Run time is dominated by passes over the scores. The gradient of softmax subtracts a row sum from
-every entry; here it is computed from the outputs, so that the backward pass reads the matrix once
-instead of four times.
+The custom gradient knows no tables: blocks get scores by id of difference rows, and return sums of
+weights by id. The products with tables are outside of it, for all blocks together, and TensorFlow
+differentiates them (see `attention.tables`).
 
-Shapes: Hv depth of values; G heads of a group; C queries of a block; D diagonals of the band.
+Shapes: Hv depth of values; G heads of a group; C queries of a block; L difference ids, from right
+to left; D diagonals of the band.
 """
 
 import functools
@@ -17,37 +17,32 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from t2t_relpos.attention.band import Distances, extend_table
+from t2t_relpos.attention.band import Distances, difference_rows, masked_distances
 from t2t_relpos.attention.blocks import all_queries_have_keys
 from t2t_relpos.attention.masks import key_padding_mask
-from t2t_relpos.attention.tables import Results
-from t2t_relpos.attention.tensorflow.diagonals import (
-    Band,
-    BandShape,
-    QueryBand,
-    TableTerms,
-    matmul,
-)
-from t2t_relpos.backend import MASKED_SCORE, accumulation_dtype, clip_size, dropout_factors
+from t2t_relpos.attention.tables import Results, extend_tables
+from t2t_relpos.attention.tensorflow.diagonals import Diagonals, QueryBand, ScoreBlock, matmul
+from t2t_relpos.backend import accumulation_dtype, clip_size
 from t2t_relpos.backend.tensorflow import shared_function
 
-DIFFERENTIABLE = "query", "key", "value", "key_table", "value_table"
+TENSORS = "query", "key", "value", "key_table", "value_table"
 
 
-class _Arguments(NamedTuple):
+class Arguments(NamedTuple):
     """Arguments of the shared function: tensors, or None, and Python constants.
 
-    The first five, those of `DIFFERENTIABLE`, are as in `attend`.
+    The first five, those of `TENSORS`, are as in `attend`.
 
     Args:
-        distances: the `Distances` of the tables.
+        distances: the `Distances` of the tables, at least 1; to the left at least 2 if causal.
         masks: tuple of bool masks, each broadcasts to `[B, N, T, S]`. True = attend. In one block,
             they include causality and the sliding window.
         seed: seed of the dropout, or None.
         rate: dropout rate, or None.
         causal: whether keys after a query are masked.
         may_be_fully_masked: whether a query may have no valid keys.
-        chunk: number of keys of a chunk of the left tail, an int or a scalar tensor.
+        chunk: number of keys of a chunk of the left tail, at least 2, an int or a scalar tensor.
+            Unused without a left tail.
         query_offset: key position of query 0, an int or a scalar tensor. Unused in one block, as
             all that follow.
         sliding_window: a query attends to keys at distances less than this, or None.
@@ -75,12 +70,22 @@ class _Arguments(NamedTuple):
     save_weights: bool = True
 
     @property
-    def band_shape(self):
-        """The `BandShape` of the tables."""
+    def has_left_tail(self):
+        """Whether keys to the left of the band have a relative term. Otherwise, it is causal."""
         # A causal band with distance 1 has a single diagonal, which TensorFlow treats differently.
         # The bidirectional band has more; those of masked keys have no effect.
-        causal = self.causal and self.distances.left > 1
-        return BandShape(self.distances, causal=causal, chunk=self.chunk)
+        return not (self.causal and self.distances.left > 1)
+
+    @property
+    def diagonals(self):
+        """The `Distances` between which the diagonals are: also those of the last chunk's keys."""
+        left, right = self.distances
+        return Distances(left + self.chunk, right) if self.has_left_tail else Distances(left, 1)
+
+    @property
+    def has_total(self):
+        """Whether a value table is multiplied with sums of weights other than 1."""
+        return self.rate is not None and self.value_table is not None
 
     @property
     def lengths(self):
@@ -100,21 +105,16 @@ def attend_in_one_block(call, sizes):
 
 
 def _arguments(call, least, **options):
-    """Returns the `_Arguments` of a call: its tensors and dropout, and options.
+    """Returns the `Arguments` of a call: its tensors and dropout, and options.
 
     Tables are extended to distances of at least 1, and of at least `least` to the left.
     """
-    tensors = {name: getattr(call, name) for name in DIFFERENTIABLE}
+    call = extend_tables(call, call.distances.extended(least=least))
+    tensors = {name: getattr(call, name) for name in TENSORS}
     tensors = {n: None if x is None else tf.convert_to_tensor(x) for n, x in tensors.items()}
-    distances = call.distances.extended(least=least)
-    for name in ("key_table", "value_table"):
-        if tensors[name] is not None:
-            tensors[name] = extend_table(tensors[name], call.distances, distances)
     seed, rate = (call.dropout.seed, call.dropout.rate) if call.dropout else (None, None)
-    causal = call.causal
-    return _Arguments(
-        **tensors, distances=distances, seed=seed, rate=rate, causal=causal, **options
-    )
+    fields = {"distances": call.distances, "seed": seed, "rate": rate, "causal": call.causal}
+    return Arguments(**tensors, **fields, **options)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -156,181 +156,108 @@ def attend_in_blocks(call, sizes, *, save_weights):
 
 @shared_function
 def _attend(arguments):
-    names = [name for name in DIFFERENTIABLE if getattr(arguments, name) is not None]
+    """Returns the outputs. The products with tables are here, outside of the custom gradient."""
+    dtype, wide = arguments.query.dtype, tf.as_dtype(accumulation_dtype(arguments.query.dtype))
+    layout = _OneBlock if arguments.largest_block is None else _BlockLoops
+    blocks = layout(arguments, wide)
+    tensors = {"query": blocks.split_queries(arguments.query)}
+    tensors |= {name: blocks.split_keys(getattr(arguments, name)) for name in ("key", "value")}
+    if arguments.key_table is not None:
+        rows, _ = _difference_rows(blocks, arguments, arguments.key_table, tensors["query"])
+        tensors["scores_by_id"] = matmul(rows, tensors["query"], dtype, transpose_b=True)
+    results = _differentiate(blocks, tensors)
+    outputs = results["outputs"]
+    if arguments.value_table is not None:
+        rows, reference = _difference_rows(blocks, arguments, arguments.value_table, outputs)
+        outputs += matmul(results["weights_by_id"], rows, dtype, transpose_a=True)
+        outputs += results["total"] * reference if "total" in results else reference
+    # Fully masked queries: softmax is arbitrary, so zero the output and the incoming gradient.
+    if "has_valid_key" in results:
+        outputs *= tf.stop_gradient(results["has_valid_key"])
+    outputs = tf.cast(blocks.join_queries(outputs), dtype)
+    return tf.ensure_shape(outputs, (*arguments.query.shape[:-1], arguments.value.shape[-1]))
+
+
+def _difference_rows(blocks, arguments, table, by_query):
+    """Returns (difference rows `[.., L, H]` from right to left, reference row `[.., 1, H]`)."""
+    wide = tf.as_dtype(accumulation_dtype(arguments.query.dtype))
+    table, causal = blocks.split_table(tf.cast(table, wide)), not arguments.has_left_tail
+    rows, reference = difference_rows(table, arguments.distances, causal=causal)
+    rows = rows[..., ::-1, :]
+    if wide != arguments.query.dtype:
+        # The gradient is then a sum over the batch in the accumulation dtype.
+        leading = tf.shape(by_query)[:-2]
+        rows = tf.broadcast_to(rows, tf.concat([leading, tf.shape(rows)[-2:]], 0))
+    return rows, reference
+
+
+def _differentiate(blocks, tensors):
+    """Returns a dict of the results of blocks, by query. `_gradients` differentiates them.
+
+    They are `"outputs"`, without the value table; with a value table, `"weights_by_id"`
+    `[.., L, C]` and, with dropout, `"total"`, the sums of the weights; and `"has_valid_key"`, if a
+    query may be fully masked.
+
+    Args:
+        blocks: a `_OneBlock` or `_BlockLoops`.
+        tensors: dict of `"query"`, `"key"`, `"value"` and, with a key table, `"scores_by_id"`
+            `[.., L, C]`, in the layout of the blocks.
+    """
+    names = []
 
     @tf.custom_gradient
     def run(*args):
-        attention = _Attention(arguments._replace(**dict(zip(names, args))))
+        of_run = dict(zip(tensors, args))
+        found = blocks.forward(_augmented_query(blocks, of_run), of_run["key"], of_run["value"])
+        results, band = {"outputs": found["outputs"]}, found.get("band")
+        if band is not None:
+            results["weights_by_id"] = blocks.query_band.sum_by_id(found)
+        results |= {name: found[name] for name in ("total", "has_valid_key") if name in found}
+        names.extend(results)
 
-        def gradient(d_outputs):
-            gradients = attention.backward(d_outputs)
-            pairs = [(gradients[name], x) for name, x in zip(names, args, strict=True)]
+        def gradient(*d_results):
+            d_results = dict(zip(results, d_results))
+            gradients = _gradients(blocks, of_run, results, band, d_results)
+            pairs = [(gradients[name], x) for name, x in of_run.items()]
             return [tf.ensure_shape(tf.cast(y, x.dtype), x.shape) for y, x in pairs]
 
-        return attention.forward(), gradient
+        return tuple(results.values()), gradient
 
-    return run(*(getattr(arguments, name) for name in names))
-
-
-class _Attention:
-    """One forward pass and its gradient. Queries and keys have the layout of the blocks."""
-
-    def __init__(self, arguments):
-        self._arguments, self._dtype = arguments, arguments.query.dtype
-        self._accumulation = tf.as_dtype(accumulation_dtype(self._dtype))
-        layout = _OneBlock if arguments.largest_block is None else _BlockLoops
-        blocks = self._blocks = layout(arguments, self._accumulation)
-        self._query = blocks.split_queries(arguments.query)
-        self._key, self._value = map(blocks.split_keys, (arguments.key, arguments.value))
-        self._key_terms, self._value_terms = (
-            TableTerms(
-                blocks.query_band,
-                None if x is None else blocks.split_table(tf.cast(x, self._accumulation)),
-                self._dtype,
-            )
-            for x in (arguments.key_table, arguments.value_table)
-        )
-
-    def forward(self):
-        """Returns the outputs."""
-        query = self._key_terms.augment(self._query)
-        results = self._blocks.forward(query, self._key, self._value)
-        self._total = results.get("total", tf.ones([], self._accumulation))
-        self._band = results.get("band")
-        self._sums = self._value_terms.sum_by_id(results)
-        outputs = self._value_terms.add_values(results["outputs"], self._sums, self._total)
-        # Fully masked queries: softmax is arbitrary, so zero the output and the incoming gradient.
-        self._has_valid_key = results.get("has_valid_key")
-        if self._has_valid_key is not None:
-            outputs *= self._has_valid_key
-        self._outputs = outputs
-        outputs = tf.cast(self._blocks.join_queries(outputs), self._dtype)
-        query, _, value = self._arguments[:3]
-        return tf.ensure_shape(outputs, (*query.shape[:-1], value.shape[-1]))
-
-    def backward(self, d_outputs):
-        """Returns a dict of the gradients of query, key, value and the tables."""
-        blocks, key_terms, value_terms = self._blocks, self._key_terms, self._value_terms
-        d_outputs = blocks.split_queries(d_outputs)
-        if self._has_valid_key is not None:
-            d_outputs *= tf.cast(self._has_valid_key, self._dtype)
-        by_query = self._output_gradients(d_outputs)
-        by_query |= {"query": self._query, "d_outputs": d_outputs}
-        query = None if self._arguments.save_weights else key_terms.augment(self._query)
-        results, d_keys = blocks.backward(by_query, query, self._key, self._value)
-        d_by_id = key_terms.sum_by_id(results)
-        d_key_table = key_terms.gradient(d_by_id, self._query)
-        d_value_table = value_terms.gradient(self._sums, d_outputs, self._total)
-        return {
-            "query": blocks.join_queries(key_terms.add_values(results["d_query"], d_by_id)),
-            "key": blocks.join_keys(d_keys["key"]),
-            "value": blocks.join_keys(d_keys["value"]),
-            "key_table": blocks.join_table(d_key_table, self._arguments.key_table),
-            "value_table": blocks.join_table(d_value_table, self._arguments.value_table),
-        }
-
-    def _output_gradients(self, d_outputs):
-        """Returns a dict of the tensors by query from which blocks compute d_scores."""
-        wide_d_outputs = tf.cast(d_outputs, self._accumulation)
-        row_sums = tf.reduce_sum(wide_d_outputs * self._outputs, -1, keepdims=True)
-        bias = self._value_terms.reference_scores(wide_d_outputs)
-        if self._arguments.rate is None:
-            bias = -row_sums if bias is None else bias - row_sums
-        # In 16 bits, the bias is added after the product: the rounding error of a column, the same
-        # for all keys of a query, would not average out.
-        in_column = self._blocks.adds_bias_in_column and self._dtype == self._accumulation
-        terms = self._value_terms.augment(d_outputs, bias, in_column=in_column)
-        if "diagonals" in terms:
-            terms["diagonals"] *= self._band
-        return terms | {"row_sums": row_sums}
+    return dict(zip(names, run(*tensors.values())))
 
 
-class Block(NamedTuple):
-    """A block of the score matrix, `[.., C, S]`, with any leading axes.
+def _augmented_query(blocks, tensors):
+    """Returns the queries with their scores by id, as `QueryBand.augment`."""
+    return blocks.query_band.augment(tensors["query"], tensors.get("scores_by_id"))
 
-    Scores, weights and sums have the accumulation dtype.
 
-    Args:
-        arguments: the `_Arguments` of the call.
-        band: the `Band` of the block.
-        mask: bool, broadcasts to the block, or None. True = attend.
-        number: number of the block, for its dropout factors. Default: None, a single block.
+def _gradients(blocks, tensors, results, band, d_results):
+    """Returns a dict of the gradients of the tensors.
+
+    `band` is that of the weights, or None without a value table.
     """
-
-    arguments: _Arguments
-    band: Band
-    mask: Any
-    number: Any = None
-
-    def weights(self, query, key):
-        """Returns the weights before dropout `[.., C, S]`.
-
-        `query` is a dict, the queries as `TableTerms.augment` returns them.
-        """
-        scores = self._products(query, key)
-        if "diagonals" in query:
-            scores, _ = self.band.add(scores, query["diagonals"])
-        if self.mask is not None:
-            scores = tf.where(self.mask, scores, tf.cast(MASKED_SCORE, scores.dtype))
-        return tf.nn.softmax(scores)
-
-    def drop(self, weights):
-        """Returns the weights after dropout. Repeated calls drop the same."""
-        rate = self.arguments.rate
-        if rate is None:
-            return weights
-        return weights * dropout_factors(
-            tf.shape(weights), rate, self.arguments.seed, weights.dtype, self.number
-        )
-
-    def forward(self, dropped, value):
-        """Returns a dict of results by query, `[.., C, X]` or, of the band, `[.., X, C]`.
-
-        They are `"outputs"` without the value table; with a value table, those of `Band.sums`; with
-        dropout, `"total"`, the sum of the weights after dropout; and, if a query may be fully
-        masked, `"has_valid_key"`, 0 or 1. `dropped` are the weights after dropout.
-        """
-        results = {"outputs": matmul(dropped, value, self.arguments.query.dtype)}
-        if self.arguments.value_table is not None:
-            results |= self.band.sums(dropped)
-        if self.arguments.rate is not None:
-            results["total"] = tf.reduce_sum(dropped, -1, keepdims=True)
-        if self.arguments.may_be_fully_masked:
-            has_valid_key = tf.reduce_any(self.mask, -1, keepdims=True)
-            results["has_valid_key"] = tf.cast(has_valid_key, dropped.dtype)
-        return results
-
-    def backward(self, weights, dropped, by_query, key, value):
-        """Returns (a dict of results by query as in `forward`, a dict of gradients of the keys).
-
-        The first has `"d_query"`, without the key table, and, with a key table, those of
-        `Band.sums`. The second has `"key"` and `"value"`. `by_query` has gradients of the outputs,
-        as `_Attention.backward` makes it.
-        """
-        dtype = self.arguments.query.dtype
-        d_scores = self._products(by_query, value) * dropped
-        if self.arguments.rate is not None:
-            d_scores -= by_query["row_sums"] * weights
-        band = None
-        if "diagonals" in by_query:
-            # The band is added last, because `add` also returns the band that the sums need.
-            d_scores, band = self.band.add(d_scores, by_query["diagonals"])
-        results = {"d_query": matmul(d_scores, key, dtype)}
-        if self.arguments.key_table is not None:
-            results |= self.band.sums(d_scores, band)
-        return results, {
-            "key": matmul(d_scores, by_query["query"], dtype, transpose_a=True),
-            "value": matmul(dropped, by_query["d_outputs"], dtype, transpose_a=True),
-        }
-
-    def _products(self, by_query, keys):
-        """Returns the products with keys or values, and the terms outside of the band."""
-        if "augmented" in by_query:
-            x, keys = by_query["augmented"], self.band.append_key_columns(keys)
-        else:
-            x = by_query["plain"]
-        products = matmul(x, keys, self.arguments.query.dtype, transpose_b=True)
-        return products + by_query["bias"] if "bias" in by_query else products
+    arguments, by_query = blocks.arguments, {"query": tensors["query"]}
+    d_outputs, d_by_id, d_total = map(d_results.get, ("outputs", "weights_by_id", "total"))
+    row_sums = tf.reduce_sum(d_outputs * results["outputs"], -1, keepdims=True)
+    if d_by_id is not None:
+        row_sums += tf.reduce_sum(d_by_id * results["weights_by_id"], -2)[..., None]
+    if d_total is not None:
+        row_sums += d_total * results["total"]
+    by_query["row_sums"] = row_sums
+    by_query["d_outputs"] = d_outputs = tf.cast(d_outputs, arguments.query.dtype)
+    # In 16 bits, the bias is added after the product: the rounding error of a column, the same for
+    # all keys of a query, would not average out.
+    in_column = blocks.adds_bias_in_column and d_outputs.dtype == row_sums.dtype
+    bias = -row_sums if arguments.rate is None else d_total
+    by_query |= blocks.query_band.augment(d_outputs, d_by_id, bias, in_column=in_column)
+    if d_by_id is not None:
+        by_query["diagonals"] *= band
+    query = None if arguments.save_weights else _augmented_query(blocks, tensors)
+    found, gradients = blocks.backward(by_query, query, tensors["key"], tensors["value"])
+    gradients["query"] = found["d_query"]
+    if "scores_by_id" in tensors:
+        gradients["scores_by_id"] = blocks.query_band.sum_by_id(found)
+    return gradients
 
 
 class _OneBlock:
@@ -339,21 +266,21 @@ class _OneBlock:
     For sequences that may be shorter than the band, keys are padded so that every diagonal exists.
 
     Args:
-        arguments: the `_Arguments`.
+        arguments: the `Arguments`.
         dtype: dtype of scores and weights.
     """
 
     adds_bias_in_column = True
 
     def __init__(self, arguments, dtype):
-        (length_q, length_k), shape = arguments.lengths, arguments.band_shape
+        length_q, length_k = arguments.lengths
         first = length_k - length_q
-        self._length_k = length_k
-        self._padding = left, right = _band_padding(shape, first, first, length_q, length_k)
-        self.query_band = QueryBand(shape, first + left + tf.range(length_q), dtype)
+        self.arguments, self._length_k = arguments, length_k
+        self._padding = left, right = _band_padding(arguments, first, first, length_q)
+        self.query_band = QueryBand(arguments, first + left + tf.range(length_q), dtype)
         width = length_k + left + right
-        band = Band(self.query_band, first + left, length_q, width, sum_by_matmul=True)
-        self._block = Block(arguments, band, self._mask(arguments.masks))
+        band = Diagonals(self.query_band, first + left, length_q, width, sum_by_matmul=True)
+        self._block = ScoreBlock(arguments, band, self._mask(arguments.masks))
 
     def _mask(self, masks):
         """Returns the mask with the padding of keys, or None."""
@@ -362,30 +289,19 @@ class _OneBlock:
         mask = masks[0] if masks else tf.ones([1, self._length_k], tf.bool)
         return _padded_keys(mask, self._length_k, *self._padding)
 
-    @staticmethod
-    def _unchanged(x):
-        return x
-
-    split_queries = join_queries = split_table = _unchanged
+    split_queries = join_queries = split_table = staticmethod(lambda x: x)
 
     def split_keys(self, x):
         return _pad(x, *self._padding)
 
-    def join_keys(self, x):
-        left, right = self._padding
-        return x if _is_zero(left, right) else x[..., left : left + self._length_k, :]
-
-    def join_table(self, x, table):
-        return x
-
     def forward(self, query, key, value):
-        """Returns the results of `Block.forward`. `query` is a dict, as in `Block.weights`."""
+        """Returns the results of `ScoreBlock.forward`. `query` is a dict, as in its `weights`."""
         self._weights = self._block.weights(query, key)
         self._dropped = self._block.drop(self._weights)
         return self._block.forward(self._dropped, value)
 
     def backward(self, by_query, query, key, value):
-        """Returns the results of `Block.backward`. `query` is None: weights are saved."""
+        """Returns the results of `ScoreBlock.backward`. `query` is None: weights are saved."""
         return self._block.backward(self._weights, self._dropped, by_query, key, value)
 
 
@@ -400,14 +316,14 @@ class _BlockLoops:
     `[groups, 1, G, R, H]`, or `[1, 1, 1, R, H]` for all heads.
 
     Args:
-        arguments: the `_Arguments`.
+        arguments: the `Arguments`.
         dtype: dtype of scores and weights.
     """
 
     def __init__(self, arguments, dtype):
-        self._arguments, self._dtype, shape = arguments, dtype, arguments.band_shape
-        # A causal block has no other columns. Adding one to its keys would copy them.
-        self.adds_bias_in_column = not shape.causal
+        self.arguments, self._dtype = arguments, dtype
+        # Without a left tail, there are no other columns. Adding one to keys would copy them.
+        self.adds_bias_in_column = arguments.has_left_tail
         self._length_q, self._length_k = arguments.lengths
         num_heads, num_keys = arguments.query.shape[1], self._length_k
         if arguments.sliding_window is not None:
@@ -422,35 +338,34 @@ class _BlockLoops:
         self._block_size = (self._length_q + self._num_blocks - 1) // self._num_blocks
         last = arguments.query_offset + (self._num_blocks - 1) * self._block_size
         self._left, self._right = _band_padding(
-            shape, arguments.query_offset, last, self._block_size, self._length_k
+            arguments, arguments.query_offset, last, self._block_size
         )
         self._width = self._left + self._length_k + self._right
         positions = self._first(tf.range(self._num_blocks))[:, None] + tf.range(self._block_size)
-        self.query_band = QueryBand(shape, positions[:, None], dtype)
+        self.query_band = QueryBand(arguments, positions[:, None], dtype)
         self._masks = [self._padded_mask(mask) for mask in arguments.masks]
         if not (self._masks or _is_zero(self._left, self._right)):
             self._masks = [self._padded_mask(tf.ones([1, self._length_k], tf.bool))]
 
     def _first(self, number):
         """Returns the position of a block's first query among padded keys."""
-        return self._arguments.query_offset + self._left + number * self._block_size
+        return self.arguments.query_offset + self._left + number * self._block_size
 
     def _key_range(self, number):
         """Returns (first, end) of the padded keys that a block reads."""
-        position, window = self._first(number), self._arguments.sliding_window
-        end = self._width
-        if self._arguments.causal:
-            end = clip_size(position + self._block_size, 0, end)
-        if window is None:
-            return 0, end
+        arguments, first, end = self.arguments, 0, self._width
+        causal, window = arguments.causal, arguments.sliding_window
+        if not causal and window is None:
+            return first, end
+        masked = masked_distances(causal=causal, sliding_window=window)
         # The block also reads the keys of its band.
-        shape = self.query_band.shape
-        left, right = shape.diagonals
-        first = clip_size(position - max(window, left) + 1, 0, end)
-        if not shape.causal:
-            first = first // shape.chunk * shape.chunk
-            last_position = position + self._block_size - 1
-            end = clip_size(last_position + max(window, right), 0, end)
+        read = Distances(*map(max, masked, arguments.diagonals))
+        lowest, highest = read.window(self._first(number), self._block_size)
+        end = clip_size(highest, 0, end)
+        if window is not None:
+            first = clip_size(lowest, 0, end)
+            if arguments.has_left_tail:
+                first = first // arguments.chunk * arguments.chunk
         return first, end
 
     def split_queries(self, x):
@@ -464,29 +379,18 @@ class _BlockLoops:
         x = tf.transpose(x, [0, 2, 1, 3, 4])
         shape = [self._num_groups, self._heads, self._num_blocks * self._block_size, tf.shape(x)[4]]
         x = tf.reshape(x, tf.stack(shape))[:, :, : self._length_q]
-        return tf.reshape(x, tf.concat([tf.shape(self._arguments.query)[:3], tf.shape(x)[3:]], 0))
+        return tf.reshape(x, tf.concat([tf.shape(self.arguments.query)[:3], tf.shape(x)[3:]], 0))
 
     def split_keys(self, x):
         """Groups and pads keys, `[B, N, S, X]` -> `[groups, G, padded keys, X]`."""
         return _pad(self._group_heads(x), self._left, self._right)
-
-    def join_keys(self, x):
-        """Removes the padding of keys, and their groups. It is the inverse of `split_keys`."""
-        x = x[..., self._left : self._left + self._length_k, :]
-        return tf.reshape(x, tf.concat([tf.shape(self._arguments.key)[:3], tf.shape(x)[3:]], 0))
 
     def split_table(self, table):
         """Returns a table with the leading axes of queries."""
         if len(table.shape) == 2:
             return table[None, None, None]
         table = tf.reshape(table, tf.stack([-1, 1, self._heads, *table.shape[1:]]))
-        return tf.tile(table, tf.stack([tf.shape(self._arguments.query)[0], 1, 1, 1, 1]))
-
-    def join_table(self, x, table):
-        """Returns the gradient of a table from that of the result of `split_table`, or None."""
-        if table is None:
-            return None
-        return tf.reduce_sum(tf.reshape(x, [-1, *table.shape]), 0)
+        return tf.tile(table, tf.stack([tf.shape(self.arguments.query)[0], 1, 1, 1, 1]))
 
     def _group_heads(self, x):
         """Groups the heads of `[B, N, X, H]` as `[groups, G, X, H]`."""
@@ -506,15 +410,15 @@ class _BlockLoops:
 
     def _mask(self, group, number):
         """Returns the mask of a block, which broadcasts to `[G, C, keys]`, or None."""
-        first_query, masks, window = number * self._block_size, [], self._arguments.sliding_window
+        first_query, masks, window = number * self._block_size, [], self.arguments.sliding_window
         first_key, end = self._key_range(number)
         queries = self._first(number) + tf.range(self._block_size)[:, None]
         keys = tf.range(first_key, end)
-        if self._arguments.causal:
+        if self.arguments.causal:
             masks.append(keys <= queries)
         if window is not None:
             masks.append(keys > queries - window)
-            if not self._arguments.causal:
+            if not self.arguments.causal:
                 masks.append(keys < queries + window)
         for mask in self._masks:
             batch_size, num_heads = tf.unstack(tf.shape(mask)[:2])
@@ -527,14 +431,14 @@ class _BlockLoops:
         return functools.reduce(tf.logical_and, masks) if masks else None
 
     def _block(self, group, number, index):
-        """Returns a `Block` `[G, C, keys that it reads]`."""
+        """Returns a `ScoreBlock` `[G, C, keys that it reads]`."""
         first_key, end = self._key_range(number)
         first, size = self._first(number) - first_key, self._block_size
-        band = Band(self.query_band, first, size, end - first_key, first_key=first_key)
-        return Block(self._arguments, band, self._mask(group, number), index)
+        band = Diagonals(self.query_band, first, size, end - first_key, first_key=first_key)
+        return ScoreBlock(self.arguments, band, self._mask(group, number), index)
 
     def forward(self, query, key, value):
-        """Returns a dict of the results of `Block.forward` for all blocks."""
+        """Returns a dict of the results of `ScoreBlock.forward` for all blocks."""
         query = _flatten(query)
 
         def one_block(block, index, group, keys):
@@ -544,16 +448,16 @@ class _BlockLoops:
                 results["has_valid_key"] += tf.zeros_like(results["outputs"][..., :1])
             return results | {"weights": weights}, {}
 
-        names = ["outputs"] + self._sum_names(self._arguments.value_table)
-        names += ["total"] if self._arguments.rate is not None else []
-        names += ["has_valid_key"] if self._arguments.may_be_fully_masked else []
-        names += ["weights"] if self._arguments.save_weights else []
+        names = ["outputs"] + self._sum_names(self.arguments.value_table)
+        names += ["total"] if self.arguments.has_total else []
+        names += ["has_valid_key"] if self.arguments.may_be_fully_masked else []
+        names += ["weights"] if self.arguments.save_weights else []
         results, _ = self._run(names, one_block, {})
         self._weights = results.pop("weights", None)
         return results
 
     def backward(self, by_query, query, key, value):
-        """Returns the results of `Block.backward` for all blocks. `query` may be None."""
+        """Returns the results of `ScoreBlock.backward` for all blocks. `query` may be None."""
         by_query, query = _flatten(by_query), _flatten(query or {})
 
         def one_block(block, index, group, keys):
@@ -565,12 +469,12 @@ class _BlockLoops:
             weights = tf.ensure_shape(weights, [None, None, None])
             return block.backward(weights, block.drop(weights), _at(by_query, index), keys, values)
 
-        names = ["d_query"] + self._sum_names(self._arguments.key_table)
+        names = ["d_query"] + self._sum_names(self.arguments.key_table)
         return self._run(names, one_block, {"key": key, "value": value})
 
     def _sum_names(self, table):
-        """Returns the names of the results of `Band.sums`, none without a table."""
-        names = ["band"] if self.query_band.shape.causal else ["band", "tail"]
+        """Returns the names of the results of `Diagonals.sums`, none without a table."""
+        names = ["band", "tail"] if self.arguments.has_left_tail else ["band"]
         return [] if table is None else names
 
     def _run(self, names, one_block, keys):
@@ -578,9 +482,9 @@ class _BlockLoops:
 
         Args:
             names: names of the results by query.
-            one_block: function of the `Block`, its index among the blocks of all groups, the index
-                of its group, and the slice of the keys that it reads. It returns (a dict of results
-                by query, a dict of gradients of those keys).
+            one_block: function of the `ScoreBlock`, its index among the blocks of all groups, the
+                index of its group, and the slice of the keys that it reads. It returns (a dict of
+                results by query, a dict of gradients of those keys).
             keys: dict of the keys and values for which `one_block` returns gradients.
 
         Returns:
@@ -620,21 +524,19 @@ class _BlockLoops:
         return results, {name: array.stack() for name, array in sums.items()}
 
 
-def _band_padding(shape, first, last, size, length_k):
+def _band_padding(arguments, first, last, size):
     """Returns the keys to add (left, right), so that blocks have each diagonal of the band.
 
     `first` and `last` are key positions of the first query of the first and of the last block.
     """
-    below, above = shape.diagonals
+    below, above = arguments.diagonals
     # The band of the first block ends after the first key, and no diagonal starts before it.
     left = _maximum(0, below - size - first, 1 - above - first)
-    # The band of the last block ends at `last + above`. With `needed_keys` keys, one diagonal
-    # contains all queries of the block (causal), or the tail of its last query ends at a key.
-    needed_keys = last + size + 1 - below
-    if not shape.causal:
-        needed_keys = last + size - 1 - shape.distances.left
-    needed_keys = _maximum(last + above, needed_keys, size - left)
-    return left, _maximum(0, needed_keys - length_k)
+    # The band of the last block ends at `last + above`. With `needed_keys` keys, the tail of its
+    # last query ends at a key or, without a tail, one diagonal contains all queries of the block.
+    tail = arguments.distances.left + 1 if arguments.has_left_tail else below - 1
+    needed_keys = _maximum(last + above, last + size - tail, size - left)
+    return left, _maximum(0, needed_keys - arguments.lengths[1])
 
 
 def _padded_keys(mask, length_k, left, right):
