@@ -25,6 +25,7 @@ from t2t_relpos.attention.limits import (
     FUSED_DEPTHS,
     LARGEST_FUSED,
     LONGEST_FLASH_TABLE,
+    LONGEST_ROWS_ALONE,
     LONGEST_WITHOUT_FLASH,
     MASKED_WINDOWS,
     ROWS,
@@ -135,9 +136,11 @@ def _full_matrix_fits(call):
     length_q, length_k = call.length_q, call.length_k
     if not any(call.distances):
         return False
-    fits = (length_q >= 1) & (length_k >= length_q)
+    fits = call.longest is not None or length_q >= 1
+    if length_k is not length_q:
+        fits &= length_k >= length_q
     if call.query_offset is not None:
-        fits &= call.query_offset == length_k - length_q
+        fits &= call.query_offset == (0 if length_k is length_q else length_k - length_q)
     return fits
 
 
@@ -148,6 +151,12 @@ def _suits_full_matrix(call):
     shortest = SHORTEST_FULL_MATRIX.causal if call.causal else SHORTEST_FULL_MATRIX.bidirectional
     longest = (FULL_MATRIX if call.rematerialize is False else ROWS).of(call)
     fewest = left if call.causal else max(left, right) + FULL_MATRIX_SIZES.long_chunk
+    if not call.knows_lengths and call.longest is not None:
+        # One implementation in the graph if the other would save little.
+        if call.causal and fewest <= shortest < call.longest:
+            return call.has_at_most(longest)
+        if call.longest <= (shortest if call.causal else LONGEST_ROWS_ALONE):
+            return False
     is_long = call.length_q >= fewest
     return is_long & (call.num_pairs >= shortest**2) & call.has_at_most(longest)
 

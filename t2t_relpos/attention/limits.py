@@ -93,6 +93,9 @@ ROWS_WITHOUT_BLOCKS = Limits({}, Limit(512, 512))
 FEWEST_QUERIES_OF_ROWS = 64
 # `full_matrix` is faster than `rows` from this many positions on a CPU.
 SHORTEST_FULL_MATRIX = Limit(96, 40)
+# Within `lengths_up_to`, a graph has one of the two where the other saves little: `rows` up to this
+# many positions, and causal `full_matrix` for shorter sequences too, if the lengths exceed its limit.
+LONGEST_ROWS_ALONE = 128
 # In training on a CPU, it is faster than blocks up to this many positions. On an accelerator, it
 # would need too much memory for more.
 FULL_MATRIX = Limits({TENSORFLOW_CPU: Limit(1024, 256)}, Limit(1024, 1024))

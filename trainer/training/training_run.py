@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from ..config import RunConfig
-from ..data.batching import evaluation_batches, training_batches
+from ..data.batching import evaluation_batches, report_lengths, training_batches
 from ..model_dir import ModelDirectory
 from .batch_parts import shard
 from .callbacks import Steps, StopAtNan, StopSignals, WriteCheckpoints
@@ -17,7 +17,7 @@ from .optimizer import FusedAdam, NoamSchedule
 from .preparation import describe, prepare, recorded_settings
 from .reports import StepLog, TensorBoard, Terminal
 from .strategy import WorkerGroup, check_xla, describe_devices, device_settings, make_strategy
-from .training_model import TrainingModel, make_model
+from .training_model import Longest, TrainingModel, make_model
 
 
 class TrainingRun:
@@ -38,7 +38,8 @@ class TrainingRun:
 
     def __init__(self, config: RunConfig):
         self.directory = ModelDirectory(config.model_dir)
-        devices = device_settings(config, recorded_settings(self.directory))
+        self._recorded = recorded_settings(self.directory)
+        devices = device_settings(config, self._recorded)
         self._strategy = make_strategy(devices["strategy"], config.logical_devices)
         devices = check_xla(devices, self._strategy)
         self.worker_group = WorkerGroup(self._strategy)
@@ -64,6 +65,7 @@ class TrainingRun:
         self.worker_group.check_same(
             self._checksum(), "the same settings and data (checksums are compared)"
         )
+        self._longest = self._longest_sequences()
         self.checkpoints = Checkpoints(self.directory.checkpoints, config.keep_checkpoints)
         with self._strategy.scope():
             self.model = self._make_model()
@@ -89,7 +91,20 @@ class TrainingRun:
             self.step, "the same last checkpoint (--model_dir must be on a shared file system)"
         )
         if is_chief:
-            self.directory.write_run(config.to_dict() | {"contents": self._prepared.contents})
+            self.directory.write_run(
+                config.to_dict()
+                | {"contents": self._prepared.contents, "longest": self._longest.train}
+            )
+
+    def _longest_sequences(self):
+        """Returns the `Longest` of the data. A resumed run keeps that of training."""
+        train = report_lengths(self._prepared.train_pairs, self.config.max_length).boundary
+        if self._recorded:
+            # Runs of earlier versions have no limit. The text may have changed.
+            recorded = self._recorded.get("longest")
+            train = None if recorded is None else max(recorded, train)
+        dev = self._prepared.dev_pairs
+        return Longest(train, None if dev is None else int(dev.lengths.max()))
 
     def _checksum(self):
         """Returns a checksum of the settings and data that must be equal on all workers."""
@@ -114,7 +129,11 @@ class TrainingRun:
         config, architecture = self.config, self._prepared.architecture
         transformer = make_model(architecture, config.kind, config.dtype_policy)
         model = TrainingModel(
-            transformer, config.label_smoothing, config.device_tokens, config.clip_norm
+            transformer,
+            config.label_smoothing,
+            config.device_tokens,
+            config.clip_norm,
+            self._longest,
         )
         self._schedule = NoamSchedule(
             architecture.hidden_dim, config.warmup_steps, config.learning_rate
