@@ -94,7 +94,7 @@ FEWEST_QUERIES_OF_ROWS = 64
 # `full_matrix` is faster than `rows` from this many positions on a CPU.
 SHORTEST_FULL_MATRIX = Limit(96, 40)
 # Within `lengths_up_to`, a graph has one of the two where the other saves little: `rows` up to this
-# many positions, and causal `full_matrix` for shorter sequences too, if the lengths exceed its limit.
+# many positions. If causal lengths exceed the limit above, `full_matrix` for shorter ones too.
 LONGEST_ROWS_ALONE = 128
 # In training on a CPU, it is faster than blocks up to this many positions. On an accelerator, it
 # would need too much memory for more.

@@ -96,11 +96,11 @@ class TrainingModel(keras.Model):
         label_smoothing: float = 0.0,
         device_tokens: int | None = None,
         clip_norm: float | None = None,
-        longest: Longest = Longest(),
+        longest: Longest | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.longest = longest
+        self.longest = longest or Longest()
         self.transformer = transformer
         self.label_smoothing = label_smoothing
         self.device_tokens = device_tokens

@@ -38,7 +38,6 @@ def test_terminal_writes_lines_to_a_file(steps, capsys):
     terminal.evaluated(DevResult(1000, 2.5, 0.625), [])
     terminal.evaluated(DevResult(1200, 2.5, 0.625, 23.456, 45.678), SAMPLES)
     assert capsys.readouterr().out.splitlines() == [
-        "Compiling the first update. This can take minutes.",
         "step 200/7000: loss 3.5000, accuracy 0.2500, learning rate 0.5",
         "step 200/7000: XLA compiled for 12.3 s, programs so far: 3",
         "step 200/7000: loss 3.2500, accuracy 0.5000, learning rate 0.00125, 12,346 source+target "
