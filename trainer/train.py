@@ -4,8 +4,8 @@ r"""Trains a Transformer.
         --train_source=train.en --train_target=train.de
 
 The same command resumes from the last checkpoint. After Ctrl-C, SIGTERM or SIGHUP, the run writes a
-checkpoint and ends; before its first step, it ends at once. `--dry_run` reports settings, batches and memory of weights without training,
-and downloads nothing.
+checkpoint and ends; before its first step, it ends at once. `--dry_run` reports settings, batches
+and memory of weights without training, and downloads nothing.
 """
 
 import os

@@ -63,7 +63,7 @@ def test_terminal_updates_a_progress_bar(steps, capsys, monkeypatch):
     terminal.end()
     out = capsys.readouterr().out
     *updates, last, end = out.replace("\n", "\r").split("\r")
-    assert end == "" and out.count("\n") == 3 and "\rcheckpoint x\n" in out
+    assert end == "" and out.count("\n") == 2 and "\rcheckpoint x\n" in out
     assert last.startswith("  3%|")
     assert last.endswith("| step 202/7000, loss 3.2500, 12,346 tokens/s, 1 h 02 min left")
     assert any("step 200/7000" in update for update in updates) and "learning rate" not in out
