@@ -230,9 +230,14 @@ class TrainingModel(keras.Model):
         self.jit_compile = jit_compile
 
 
-def mean_loss(model: Transformer | CausalLM, batches: tf.data.Dataset) -> tuple[float, int]:
-    """Returns the mean loss per target token, without dropout and smoothing, and their number."""
-    training = TrainingModel(model)
+def mean_loss(
+    model: Transformer | CausalLM, batches: tf.data.Dataset, longest: int | None = None
+) -> tuple[float, int]:
+    """Returns the mean loss per target token, without dropout and smoothing, and their number.
+
+    `longest` is the number of ids of the longest sequence. Default: unknown.
+    """
+    training = TrainingModel(model, longest=Longest(dev=longest))
     training.compile(keras.optimizers.SGD())  # Not used, but Keras requires one.
     logs = training.evaluate(batches, verbose=0, return_dict=True)
     return float(logs["loss"]), round(float(logs["target_tokens"]))
