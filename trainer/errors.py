@@ -8,6 +8,7 @@
 
 import contextlib
 import errno
+import os
 import re
 import signal
 import sys
@@ -77,8 +78,21 @@ def errors_as_exit_codes(
 
 def exit_interrupted(name: str, received: signal.Signals, remedy: str):
     """Ends the program with the exit code by which shells report a signal."""
-    streams.report(f"\n{name}: interrupted. {remedy}".rstrip())
+    _report_interrupted(name, remedy)
     sys.exit(128 + received)
+
+
+def end_at_once(name: str, received: signal.Signals, remedy: str):
+    """Ends the process as `exit_interrupted`, from any thread and without cleaning up.
+
+    Python's exit would wait for the operation of the main thread.
+    """
+    _report_interrupted(name, remedy)
+    os._exit(128 + received)
+
+
+def _report_interrupted(name, remedy):
+    streams.report(f"\n{name}: interrupted. {remedy}".rstrip())
 
 
 def exit_incomplete(name: str, package: str):

@@ -291,7 +291,8 @@ def _perplexities(path, corpus, label, values):
     if not len(used):
         raise ValueError("Expected a text to evaluate. Received: none. Give another --text.")
     batch_tokens = values.batch_size * _TOKENS_PER_SENTENCE
-    loss, pieces = mean_loss(model, evaluation_batches(pairs, batch_tokens, used))
+    longest = int(lengths[:, used].max())
+    loss, pieces = mean_loss(model, evaluation_batches(pairs, batch_tokens, used), longest)
     words = sum(len(text.split()) for (text,), x in zip(corpus, are_used) if x) + len(used)
     return [
         f"{label} perplexity per {unit} = {_perplexity(loss * pieces / count)}  "

@@ -4,8 +4,8 @@ r"""Trains a Transformer.
         --train_source=train.en --train_target=train.de
 
 The same command resumes from the last checkpoint. After Ctrl-C, SIGTERM or SIGHUP, the run writes a
-checkpoint and ends. `--dry_run` reports settings, batches and memory of weights without training,
-and downloads nothing.
+checkpoint and ends; before its first step, it ends at once. `--dry_run` reports settings, batches
+and memory of weights without training, and downloads nothing.
 """
 
 import os
@@ -54,7 +54,8 @@ def train(config: RunConfig):
     known = NotFiniteError, WorkerLostError
     with errors.errors_as_exit_codes(_NAME, known, run.how_to_resume):
         try:
-            run.fit()
+            end = lambda received: errors.end_at_once(_NAME, received, run.how_to_resume())
+            run.fit(end)
         finally:
             run.directory.unlock()
         if run.signal is not None:

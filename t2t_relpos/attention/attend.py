@@ -210,7 +210,7 @@ def _attend(tensors, options, dropout):
     bias = tensors["bias"]
     if bias is not None and len(bias.shape) == 3:
         tensors["bias"] = ops.expand_dims(bias, 1)
-    lengths = ops.shape(tensors["query"])[2], ops.shape(tensors["key"])[2]
+    lengths = [backend.size(tensors[name], 2) for name in ("query", "key")]
     ids = tensors["relative_ids"]
     value = options.pop("max_relative_position")
     call = AttentionCall.from_arguments(

@@ -1,5 +1,7 @@
 """The record of a call of `attend`, which `dispatch` chooses by and implementations read."""
 
+import contextlib
+import contextvars
 import dataclasses
 from typing import Any
 
@@ -11,6 +13,25 @@ from t2t_relpos.attention.band import FARTHEST, Distances, cut_table, with_zero_
 from t2t_relpos.attention.masks import conjunction, make_attention_mask
 from t2t_relpos.attention.relative_ids import as_positions, relative_ids
 from t2t_relpos.backend import ops
+
+# The number of the context `lengths_up_to`, or None.
+_LONGEST = contextvars.ContextVar("longest", default=None)
+
+
+@contextlib.contextmanager
+def lengths_up_to(longest):
+    """Returns a context manager in which attention has 1 to `longest` queries, and as many keys.
+
+    A graph of unknown lengths has a branch for each implementation that they may select. Branches
+    for other lengths are then left out, and those that are hardly faster. Results are undefined
+    for other lengths. None: no limit.
+    """
+    token = _LONGEST.set(longest)
+    try:
+        yield
+    finally:
+        _LONGEST.reset(token)
+
 
 _BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 
@@ -51,6 +72,9 @@ class AttentionCall:
         grouped_queries: whether there are fewer heads of keys than of queries.
         has_relative_query: whether the key table has queries of its own.
         needs_log_sums: whether the log-sum-exp of the scores is returned, or needed for sinks.
+        equal_lengths: whether T = S, although lengths are unknown.
+        longest: a number that no unknown length exceeds, and 0 is none. Default: that of the
+            context `lengths_up_to`. None: no limit.
         query: as in `attend`.
         key: as in `attend`.
         value: as in `attend`.
@@ -93,6 +117,8 @@ class AttentionCall:
     grouped_queries: bool = False
     has_relative_query: bool = False
     needs_log_sums: bool = False
+    equal_lengths: bool = dataclasses.field(default=False, repr=False)
+    longest: int | None = dataclasses.field(default_factory=lambda: _LONGEST.get(), repr=False)
     query: Any = _tensor()
     key: Any = _tensor()
     value: Any = _tensor()
@@ -140,6 +166,8 @@ class AttentionCall:
             arguments.pop("beyond", "clip"), max_relative_position, arguments
         )
         arguments |= tables
+        if arguments.get("equal_lengths"):
+            length_k = length_q
         offset = _query_offset(arguments.pop("query_offset", None), length_q, length_k)
         has_offsets = len(getattr(offset, "shape", ())) == 1
         if arguments.get("query") is not None:
@@ -227,8 +255,10 @@ class AttentionCall:
     def has_at_most(self, positions):
         """Returns whether the score matrix has at most `positions ** 2` entries.
 
-        The result is a scalar tensor if a length is one.
+        The result is a scalar tensor if a length is one, unless `longest` decides.
         """
+        if self.longest is not None and self.longest <= positions:
+            return True
         return self.num_pairs <= positions**2
 
     def combined_mask(self):
@@ -287,7 +317,7 @@ def _query_offset(query_offset, length_q, length_k):
     """
     _checks.query_offset(query_offset)
     if query_offset is None:
-        return length_k - length_q
+        return 0 if length_k is length_q else length_k - length_q
     if isinstance(query_offset, (int, np.integer)):
         return max(-FARTHEST, min(FARTHEST, int(query_offset)))
     if not hasattr(query_offset, "shape"):  # a symbolic length of JAX

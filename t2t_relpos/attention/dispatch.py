@@ -109,9 +109,11 @@ def _full_matrix_fits(call):
     length_q, length_k = call.length_q, call.length_k
     if not any(call.distances):
         return False
-    fits = (length_q >= 1) & (length_k >= length_q)
+    fits = call.longest is not None or length_q >= 1
+    if length_k is not length_q:
+        fits &= length_k >= length_q
     if call.query_offset is not None:
-        fits &= call.query_offset == length_k - length_q
+        fits &= call.query_offset == (0 if length_k is length_q else length_k - length_q)
     return fits
 
 
@@ -119,13 +121,15 @@ def _suits_full_matrix(call):
     if call.platform != limits.TENSORFLOW_CPU:
         return call.has_at_most(limits.FULL_MATRIX.of(call))
     left, right = call.distances
-    shortest = (
-        limits.SHORTEST_FULL_MATRIX.causal
-        if call.causal
-        else limits.SHORTEST_FULL_MATRIX.bidirectional
-    )
+    shortest = limits.SHORTEST_FULL_MATRIX.of(call)
     longest = (limits.FULL_MATRIX if call.rematerialize is False else limits.ROWS).of(call)
     fewest = left if call.causal else max(left, right) + limits.FULL_MATRIX_SIZES.long_chunk
+    if not call.knows_lengths and call.longest is not None:
+        # One implementation in the graph if the other would save little.
+        if call.causal and fewest <= shortest < call.longest:
+            return call.has_at_most(longest)
+        if call.longest <= (shortest if call.causal else limits.LONGEST_ROWS_ALONE):
+            return False
     is_long = call.length_q >= fewest
     return is_long & (call.num_pairs >= shortest**2) & call.has_at_most(longest)
 

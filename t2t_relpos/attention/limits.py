@@ -40,6 +40,10 @@ class Limit(NamedTuple):
     bidirectional: int
     causal: int
 
+    def of(self, call):
+        """Returns the number of a call."""
+        return self.causal if call.causal else self.bidirectional
+
     @property
     def numbers(self):
         """The numbers as text."""
@@ -64,8 +68,7 @@ class Limits(NamedTuple):
 
     def of(self, call):
         """Returns the limit of a call, an int."""
-        limit = self.platforms.get(call.platform, self.others)
-        return limit.causal if call.causal else limit.bidirectional
+        return self.platforms.get(call.platform, self.others).of(call)
 
     def __str__(self):
         texts = [f"{platform}: {limit.numbers}" for platform, limit in self.platforms.items()]
@@ -93,6 +96,9 @@ ROWS_WITHOUT_BLOCKS = Limits({}, Limit(512, 512))
 FEWEST_QUERIES_OF_ROWS = 64
 # `full_matrix` is faster than `rows` from this many positions on a CPU.
 SHORTEST_FULL_MATRIX = Limit(96, 40)
+# Within `lengths_up_to`, a graph has one of the two where the other saves little: `rows` up to this
+# many positions. If causal lengths exceed the limit above, `full_matrix` for shorter ones too.
+LONGEST_ROWS_ALONE = 128
 # In training on a CPU, it is faster than blocks up to this many positions. On an accelerator, it
 # would need too much memory for more.
 FULL_MATRIX = Limits({TENSORFLOW_CPU: Limit(1024, 256)}, Limit(1024, 1024))

@@ -96,6 +96,11 @@ def has_dynamic_shapes():
     return False
 
 
+def graph():
+    """Returns the graph that TensorFlow is tracing, or None."""
+    return None
+
+
 _ENTERED = contextvars.ContextVar("portable", default=False)
 
 
@@ -290,6 +295,11 @@ def as_tensors(x, *others):
 def shape(x):
     """Returns the shape of a tensor; in a TensorFlow graph as a tensor `[rank]`."""
     return ops.shape(x)
+
+
+def size(x, axis):
+    """Returns a size of a tensor; in a TensorFlow graph as a scalar tensor if it is unknown."""
+    return ops.shape(x)[axis]
 
 
 def one_or_nan(condition, dtype):

@@ -1,6 +1,7 @@
 """The functions of `t2t_relpos.backend` that differ on TensorFlow, and its private API."""
 
 import functools
+import math
 
 import keras
 import tensorflow as tf
@@ -49,6 +50,7 @@ __all__ = [
     "custom_gradient",
     "device",
     "dropout_factors",
+    "graph",
     "has_dynamic_shapes",
     "hide_constant",
     "is_building_from_averages",
@@ -58,7 +60,9 @@ __all__ = [
     "layer_normalization",
     "matmul_matrix",
     "matmul_transposed",
+    "project",
     "shape",
+    "size",
     "softmax",
     "take_beams",
     "take_distinct_rows",
@@ -135,6 +139,15 @@ def shape(x):
     return tf.shape(x)
 
 
+def size(x, axis):
+    # keras.ops.shape computes the other sizes too, and would run operations for them.
+    return tf.shape(x)[axis] if x.shape[axis] is None else x.shape[axis]
+
+
+def graph():
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
 def can_slice(*sizes):
     return True
 
@@ -160,6 +173,26 @@ def custom_gradient(forward, backward, plain, tensors):
     # custom gradient and another gradient read: "You must feed a value for placeholder tensor".
     copies = {name: tf.identity(x) for name, x in tensors.items()}
     return keras_ops.custom_gradient(forward, backward, plain, copies)
+
+
+def project(x, kernel, bias, contracted):
+    # In rank 2: of other ranks, tf.matmul needs 20 operations for unknown sizes.
+    rows, columns = math.prod(kernel.shape[:contracted]), kernel.shape[contracted:]
+    outer = _leading_sizes(x)
+    product = ops.matmul(
+        ops.reshape(x, (-1, rows)), ops.reshape(kernel, (rows, math.prod(columns)))
+    )
+    if bias is not None:
+        product = ops.add(product, ops.reshape(bias, (-1,)))
+    return tf.reshape(product, (*outer, *columns))
+
+
+def _leading_sizes(x):
+    """Returns the first two sizes of a tensor for a reshape: one that is unknown is -1."""
+    sizes = x.shape[:2].as_list()
+    if sizes.count(None) > 1 or 0 in sizes:
+        return tf.unstack(tf.shape(x)[:2])
+    return [-1 if size is None else size for size in sizes]
 
 
 def matmul_transposed(x, y):
@@ -347,4 +380,4 @@ def _gather(x, indices):
         rows = tf.gather(x, tf.maximum(indices, 0))
         return tf.where(indices[:, None] < 0, tf.zeros([], x.dtype), rows)
     # Invalid indices give zeros: always on GPUs, and with this policy on CPUs.
-    return tf.gather_nd(x, indices[:, None], bad_indices_policy="IGNORE")
+    return tf.gather_nd(x, tf.expand_dims(indices, 1), bad_indices_policy="IGNORE")

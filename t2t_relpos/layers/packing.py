@@ -59,6 +59,7 @@ class Packing:
         # slot, -1 on padding. `_slots` is the slot of every token.
         self._tokens = ops.where(flat, ops.cumsum(ops.cast(flat, "int32")) - 1, -1)
         self._slots = _slots_of_tokens(flat)
+        self._rows = {}  # Results of `_rows_of_heads`.
 
     def pack(self, x):
         """Packs `[B, T, D]` into `[1, P, D]`."""
@@ -96,10 +97,17 @@ class Packing:
         sizes, advice = {"P": self._slots.shape[0]}, "Pass tokens that `pack` returned."
         _checks.check_shape(x.shape, "x", "1 P D", sizes, advice=advice)
 
-    # The result is not cached. Every layer computes it again, but TensorFlow merges equal nodes of
-    # a graph.
     def _rows_of_heads(self, num_heads):
         """Returns row maps `[B, N, T]` -> `[P, N]` (-1 on padding) and `[P, N]` -> `[B, N, T]`."""
+        # Tensors of one graph of TensorFlow, such as that of a branch, are unknown in others.
+        key = num_heads, backend.graph()
+        if key[1] is None:
+            return self._compute_rows_of_heads(num_heads)
+        if key not in self._rows:
+            self._rows[key] = self._compute_rows_of_heads(num_heads)
+        return self._rows[key]
+
+    def _compute_rows_of_heads(self, num_heads):
         batch, length = self._shape
         heads = ops.arange(num_heads, dtype="int32")
         tokens = ops.reshape(self._tokens, (batch, 1, length))
@@ -133,6 +141,9 @@ def unpack_heads(x, packing):
     """Returns heads `[B, T, N, H]` of the tokens `[1, P, N, H]` of a packing, or `x` without it."""
     if packing is None:
         return x
-    rows, tokens, heads, depth = ops.shape(x)
-    x = ops.reshape(x, (rows, tokens, heads * depth))
+    rows, tokens, (heads, depth) = x.shape[0], x.shape[1], x.shape[2:]
+    if rows == 1 and tokens is None:
+        tokens = -1
+    sizes = [backend.size(x, axis) if y is None else y for axis, y in enumerate((rows, tokens))]
+    x = ops.reshape(x, (*sizes, heads * depth))
     return swap_heads(packing.split_heads(x, heads))

@@ -267,7 +267,7 @@ class RelativeMultiHeadAttention(AttentionBase):
         default. It gets no `options`, which are further arguments of `attend`.
         """
         query, key, _ = projected
-        lengths = ops.shape(query)[1], ops.shape(key)[1]
+        lengths = [backend.size(x, 1) for x in (query, key)]
         positions = pairs.explicit_positions(lengths, query.shape[0])
         has_tables = self.use_key_table or self.use_value_table
         mask, causal, window, ids = pairs.attention_mask, pairs.causal, self.sliding_window, None
@@ -421,6 +421,10 @@ class RelativeMultiHeadAttention(AttentionBase):
         is_default = all(x is None for x in (query_offset, *positions))
         if causal and is_default and query_packing is value_packing:
             key_mask = None  # Padding follows all tokens: the causal mask includes it.
+        options = {}
+        if attention_mask is None:  # Other tensors are those of this layer.
+            is_self_attention = query_packing is not None and query_packing is value_packing
+            options = {"is_checked": True, "equal_lengths": is_self_attention}
         outputs, weights = self._attend_projected(
             (
                 unpack_heads(self.query_dense(query), query_packing),
@@ -430,6 +434,7 @@ class RelativeMultiHeadAttention(AttentionBase):
             _Pairs(attention_mask, causal, query_offset, positions, key_mask=key_mask),
             training=training,
             return_weights=return_attention_scores,
+            **options,
         )
         if query_packing is not None:
             outputs = query_packing.merge_heads(swap_heads(outputs))

@@ -14,7 +14,9 @@ import tensorflow as tf
 
 from t2t_relpos import RelativeMultiHeadAttention, backend
 from t2t_relpos.attention import attend, dispatch, limits
+from t2t_relpos.attention.call import lengths_up_to
 from t2t_relpos.attention.dropout import AttentionDropout
+from t2t_relpos.layers import Packing
 
 EXCLUDED = ("scaled_dot_product_attention", "without_tables", "fused", "flash", "unrolled_blocks")
 NAMES = [each.name for each in dispatch.TABLE if each.name not in EXCLUDED]
@@ -83,6 +85,48 @@ def test_outputs_and_gradients_equal_known_lengths(
         shapes = [tuple(x.shape)[-2:] for x in gradients]
         assert shapes == [(23, 5), (23, 5), (23, 7), (5, 5), (5, 7)]
         assert not any(tf.reduce_any(x != 0) for x in gradients[3:])
+
+
+@pytest.mark.parametrize(
+    ("causal", "longest", "names"),
+    [
+        (False, 128, ["rows"]),
+        (False, 256, ["full_matrix", "rows"]),
+        (True, 40, ["rows"]),
+        (True, 103, ["full_matrix"]),
+        (True, 1000, ["full_matrix", "rows", "saved_blocks"]),
+        (False, None, ["full_matrix", "rows", "saved_blocks", "rematerialized_blocks"]),
+    ],
+)
+def test_graph_has_the_implementations_of_its_lengths(causal, longest, names, monkeypatch):
+    chosen, select = [], dispatch.select
+
+    def record(*arguments):
+        chosen.append(select(*arguments))
+        return chosen[-1]
+
+    monkeypatch.setattr(dispatch, "select", record)
+    layer = RelativeMultiHeadAttention(num_heads=3, key_dim=4, max_relative_position=5)
+    x = np.random.default_rng(20180401).normal(size=(2, 7, 12)).astype("float32")
+    expected = layer(x, x, use_causal_mask=causal)
+
+    specs = [tf.TensorSpec((None, None, 12)), tf.TensorSpec((None, None), tf.bool)]
+
+    @tf.function(input_signature=specs)
+    def attend_packed(x, mask):
+        packing = Packing(mask)
+        packed = packing.pack(x)
+        with lengths_up_to(longest):
+            found = layer.attend_packed(
+                packed, packed, packing, packing, training=True, use_causal_mask=causal
+            )
+        return packing.unpack(found)
+
+    found = attend_packed(x, np.ones((2, 7), bool))
+    assert [each.implementation.name for each in chosen[-1]] == names
+    assert_all_close([found], [expected], rtol=1e-5, atol=1e-6)
+    single = attend_packed(x[:, :1], np.ones((2, 1), bool))
+    assert_all_close([single], [layer(x[:, :1], x[:, :1])], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["rematerialized_blocks", "saved_blocks"])

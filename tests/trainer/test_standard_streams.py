@@ -89,6 +89,16 @@ def test_process_without_a_reader_of_its_output_has_no_traceback(stream):
     assert getattr(done, other) == ("" if stream == "stdout" else "the result")
 
 
+def test_end_of_the_process_from_a_thread():
+    program = (
+        "import signal, threading, time; from trainer import errors\n"
+        "end = lambda: errors.end_at_once('trainer.any', signal.SIGINT, 'Rerun it.')\n"
+        "threading.Timer(0.01, end).start(); time.sleep(60)"
+    )
+    done = run_python("-c", program, returncode=130)
+    assert done.stderr == "\ntrainer.any: interrupted. Rerun it.\n"
+
+
 def test_help_without_a_writable_standard_output_has_no_traceback(unwritable):
     options = {"capture_output": False, "stdout": unwritable, "stderr": subprocess.PIPE}
     options |= {"env": environment(PYTHONUNBUFFERED="1")}

@@ -454,6 +454,23 @@ def test_resume_compares_contents_of_text_files(finished, small_run, rerun, tmp_
     assert "the training text of this run" in caplog.text and "dev set" not in caplog.text
 
 
+def test_resumed_run_keeps_the_limit_of_its_lengths(small_run, finished, rerun, capsys):
+    """The implementations of attention depend on it. Runs of earlier versions had none."""
+    directory = ModelDirectory(finished)
+    run = directory.read_run()
+    assert run["first_step_seconds"] > 0
+    for recorded, kept in ((run["longest"] + 30, run["longest"] + 30), (None, None)):
+        directory.write_run(run | {"longest": recorded, "first_step_seconds": 7.4})
+        rerun(small_run)
+        found = directory.read_run()
+        assert (found["longest"], found["first_step_seconds"]) == (kept, 7.4)
+    del run["longest"]
+    directory.write_run(run)
+    rerun(small_run, train_steps=10)
+    assert directory.read_run()["longest"] is None
+    assert "first training step. It took " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("recorded", "given"),
     [

@@ -277,13 +277,17 @@ def is_blank(lengths: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class LengthReport:
-    """Numbers of pairs that training uses and skips, and of buckets with a pair to train on."""
+    """Numbers of pairs that training uses and skips, and of buckets with a pair to train on.
+
+    `boundary` is that of the last of these buckets, 0 without any: no batch is longer.
+    """
 
     pairs: int
     too_long: int
     blank: int
     max_length: int
     buckets: int
+    boundary: int
     unit: str = "pairs"
 
     @property
@@ -312,4 +316,7 @@ def report_lengths(pairs: EncodedPairs, max_length: int) -> LengthReport:
         blank += int((are_blank & ~are_too_long).sum())
         used = lengths.max(axis=0)[~are_too_long & ~are_blank]
         occupied.update(np.searchsorted(boundaries, used).tolist())
-    return LengthReport(len(pairs), too_long, blank, max_length, len(occupied), pairs.unit)
+    boundary = int(boundaries[max(occupied)]) if occupied else 0
+    return LengthReport(
+        len(pairs), too_long, blank, max_length, len(occupied), boundary, pairs.unit
+    )

@@ -10,6 +10,7 @@ import functools
 import keras
 import tensorflow as tf
 
+from t2t_relpos.attention.call import lengths_up_to
 from t2t_relpos.decoding import DecodingResult, beam_search, length_penalty
 from t2t_relpos.models.folded import FoldedTransformer, fold_weights
 
@@ -178,7 +179,11 @@ class TranslationModule(tf.Module):
         is_long = targets.row_lengths() > self.settings.longest_translation
         targets = targets[:, : self.settings.longest_translation]
         source_ids, target_ids = source.to_tensor(PAD_ID), targets.to_tensor(PAD_ID)
-        scores, alignments = self.transformer.score(source_ids, target_ids, return_alignments=True)
+        settings = self.settings
+        with lengths_up_to(max(settings.max_input_length, settings.longest_translation)):
+            scores, alignments = self.transformer.score(
+                source_ids, target_ids, return_alignments=True
+            )
         is_pair = (target_ids != PAD_ID)[:, :, None] & (source_ids != PAD_ID)[:, None, :]
         results = scores._asdict() | {
             "tokens": self.tokenizers.target.pieces(target_ids),
@@ -243,7 +248,8 @@ class TranslationModule(tf.Module):
         limit = tf.minimum(_lengths(ids) + self.settings.extra_length, max_length)
         longest = tf.reduce_max(limit)
         source = ids.to_tensor(PAD_ID)
-        state, step = self.transformer.start_search(source, longest, beam_size, growing=True)
+        with lengths_up_to(self.settings.max_input_length):
+            state, step = self.transformer.start_search(source, longest, beam_size, growing=True)
         found = beam_search(
             step,
             state,

@@ -26,12 +26,17 @@ class StopSignals:
     A signal is reported on the standard error at once, also while TensorFlow compiles. A second
     signal has its default effect. With nohup, SIGHUP is still ignored.
 
+    Args:
+        end_at_once: function of a signal that ends the process. A thread calls it while nothing is
+            lost, before `Steps` has counted a step. Default: None, all runs end after a step.
+
     Attributes:
         received: the received signal, or None.
     """
 
-    def __init__(self):
+    def __init__(self, end_at_once: Callable[[signal.Signals], None] | None = None):
         self.received = None
+        self.end_at_once = end_at_once
         self._previous = {}
         self._wakeup = None
 
@@ -53,7 +58,7 @@ class StopSignals:
             self._wakeup = None
 
     def _report_from_thread(self):
-        """Starts a thread that reports the first signal.
+        """Starts a thread that reports the first signal, or ends the process.
 
         Python calls handlers when the current operation of the main thread ends. The compilation of
         a step can take minutes.
@@ -61,8 +66,19 @@ class StopSignals:
         reader, self._wakeup = os.pipe()
         os.set_blocking(self._wakeup, False)
         self._previous_wakeup = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
-        self._thread = threading.Thread(target=_report_signal, args=(reader,), daemon=True)
+        self._thread = threading.Thread(target=self._report, args=(reader,), daemon=True)
         self._thread.start()
+
+    def _report(self, reader):
+        """Waits for the number of a signal, or for the end of a pipe."""
+        with open(reader, "rb", buffering=0) as pipe:
+            while number := pipe.read(1):
+                if number[0] in _STOP_SIGNALS:
+                    received = signal.Signals(number[0])
+                    if self.end_at_once is not None:
+                        self.end_at_once(received)
+                    report(f"\n{received.name}: training ends after the current step.")
+                    return
 
     def _receive(self, number, frame):
         self.received = signal.Signals(number)
@@ -71,16 +87,6 @@ class StopSignals:
     def _restore(self):
         while self._previous:
             signal.signal(*self._previous.popitem())
-
-
-def _report_signal(reader):
-    """Waits for the number of a signal, or for the end of a pipe, and reports the signal."""
-    with open(reader, "rb", buffering=0) as pipe:
-        while number := pipe.read(1):
-            if number[0] in _STOP_SIGNALS:
-                name = signal.Signals(number[0]).name
-                report(f"\n{name}: training ends after the current step.")
-                return
 
 
 class Steps(keras.callbacks.Callback):
@@ -102,6 +108,7 @@ class Steps(keras.callbacks.Callback):
         return self.signals.received is not None
 
     def on_train_batch_end(self, batch, logs=None):
+        self.signals.end_at_once = None
         self.step += 1
         if self.step >= self.last or self.interrupted:
             self.model.stop_training = True
@@ -122,6 +129,32 @@ class Steps(keras.callbacks.Callback):
             yield
         finally:
             self._seconds_paused += time.perf_counter() - start
+
+
+class FirstStep(keras.callbacks.Callback):
+    """Callback that prints what a run waits for, and measures how long it takes.
+
+    Args:
+        seconds: duration of the first step of the run's last start, or None.
+        record: function that is called with the duration of the first step.
+    """
+
+    def __init__(self, seconds: float | None, record: Callable[[float], None]):
+        super().__init__()
+        self._seconds, self._record, self._start = seconds, record, None
+
+    def on_train_begin(self, logs=None):
+        if self._start is None:
+            last = "This can take a minute or more."
+            if self._seconds is not None:
+                last = f"It took {self._seconds:.0f} s the last time."
+            write_line(f"Tracing and compiling the first training step. {last}")
+            self._start = time.perf_counter()
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self._record is not None:
+            self._record(round(time.perf_counter() - self._start, 1))
+            self._record = None
 
 
 class NotFiniteError(ValueError):

@@ -61,26 +61,37 @@ class FusedAdam(keras.optimizers.Adam):
     def __init__(self, *args, name="adam", **kwargs):
         super().__init__(*args, name=name, **kwargs)
 
+    def apply(self, grads, trainable_variables=None):
+        self._shared = {}  # Results of `_arguments` in this update.
+        super().apply(grads, trainable_variables)
+
     def update_step(self, gradient, variable, learning_rate):
-        index = self._get_variable_index(variable)
+        index, dtype = self._get_variable_index(variable), variable.dtype
         # In a replica context, the slots of that replica.
         momentum, velocity = self._momentums[index].value, self._velocities[index].value
-        dtype, steps = variable.dtype, tf.cast(self.iterations.value + 1, variable.dtype)
-        beta_1, beta_2, epsilon = (
-            tf.constant(x, dtype) for x in (self.beta_1, self.beta_2, self.epsilon)
-        )
+        if tf.distribute.get_strategy().num_replicas_in_sync > 1:  # on several devices
+            arguments = self._arguments(dtype, learning_rate)
+        else:
+            # A fifth of a step's operations otherwise.
+            key = dtype, tf.compat.v1.get_default_graph()
+            if key not in self._shared:
+                self._shared[key] = self._arguments(dtype, learning_rate)
+            arguments = self._shared[key]
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
             m=momentum.handle,
             v=velocity.handle,
-            beta1_power=beta_1**steps,
-            beta2_power=beta_2**steps,
-            lr=tf.cast(learning_rate, dtype),
-            beta1=beta_1,
-            beta2=beta_2,
-            epsilon=epsilon,
             grad=tf.cast(gradient, dtype),
+            **arguments,
         )
+
+    def _arguments(self, dtype, learning_rate):
+        """Returns the arguments of the operation that the variables of a dtype share."""
+        steps = tf.cast(self.iterations.value + 1, dtype)
+        names = {"beta1": self.beta_1, "beta2": self.beta_2, "epsilon": self.epsilon}
+        values = {name: tf.constant(x, dtype) for name, x in names.items()}
+        powers = {f"{name}_power": values[name] ** steps for name in ("beta1", "beta2")}
+        return values | powers | {"lr": tf.cast(learning_rate, dtype)}
 
 
 class LossScale:

@@ -92,13 +92,9 @@ class Terminal:
     def __init__(self, steps: Steps, *, interactive: bool | None = None):
         self._steps = steps
         self._interactive = sys.stdout.isatty() if interactive is None else interactive
-        self._has_begun = False
 
     def begin(self):
-        """Starts the progress bar. The first call also announces the compilation."""
-        if not self._has_begun:
-            write_line("Compiling the first update. This can take minutes.")
-        self._has_begun = True
+        """Starts the progress bar."""
         self._bar = tqdm(
             total=self._steps.last,
             initial=self._steps.step,

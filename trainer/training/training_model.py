@@ -1,9 +1,12 @@
 """The Keras model for `fit`: a Transformer or a language model with the mean loss per token."""
 
+from typing import NamedTuple
+
 import keras
 import numpy as np
 import tensorflow as tf
 
+from t2t_relpos.attention.call import lengths_up_to
 from t2t_relpos.models import CausalLM, Transformer, TransformerConfig
 
 from ..data.tokenizer import PAD_ID
@@ -21,11 +24,15 @@ def make_model(
 
     `dtype` is the Keras dtype policy of the layers. Default: the global one.
     """
-    if kind == LANGUAGE_MODEL:
-        return CausalLM(config=architecture, dtype=dtype)
-    model, ids = Transformer(architecture, dtype=dtype), np.ones((1, 1), "int32")
-    model({"inputs": ids, "targets": ids})
-    return model
+    model = CausalLM if kind == LANGUAGE_MODEL else Transformer
+    return model(config=architecture, dtype=dtype)
+
+
+class Longest(NamedTuple):
+    """The number of ids of the longest sequence of training and evaluation batches, or None."""
+
+    train: int | None = None
+    dev: int | None = None
 
 
 class TokenStatistics(keras.metrics.Metric):
@@ -79,6 +86,8 @@ class TrainingModel(keras.Model):
         device_tokens: tokens of the longer side in a micro-batch, see `batch_parts.split`. None
             disables micro-batches.
         clip_norm: maximum global norm of a step's gradients, or None.
+        longest: `Longest` numbers of ids, so that graphs have no implementation of attention for
+            other lengths. Default: no limits.
     """
 
     def __init__(
@@ -87,9 +96,11 @@ class TrainingModel(keras.Model):
         label_smoothing: float = 0.0,
         device_tokens: int | None = None,
         clip_norm: float | None = None,
+        longest: Longest | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
+        self.longest = longest or Longest()
         self.transformer = transformer
         self.label_smoothing = label_smoothing
         self.device_tokens = device_tokens
@@ -190,7 +201,8 @@ class TrainingModel(keras.Model):
         return self._report(self._sums(batch, 0.0, training=False), tokens, {})
 
     def _sums(self, batch, label_smoothing, training):
-        states = self.transformer.states(_inputs(batch), training=training)
+        with lengths_up_to(self.longest.train if training else self.longest.dev):
+            states = self.transformer.states(_inputs(batch), training=training)
         table = tf.convert_to_tensor(self.transformer.output_embedding.embeddings)
         losses, correct = label_smoothed_cross_entropy(
             batch["targets"], states, table, label_smoothing
@@ -218,9 +230,14 @@ class TrainingModel(keras.Model):
         self.jit_compile = jit_compile
 
 
-def mean_loss(model: Transformer | CausalLM, batches: tf.data.Dataset) -> tuple[float, int]:
-    """Returns the mean loss per target token, without dropout and smoothing, and their number."""
-    training = TrainingModel(model)
+def mean_loss(
+    model: Transformer | CausalLM, batches: tf.data.Dataset, longest: int | None = None
+) -> tuple[float, int]:
+    """Returns the mean loss per target token, without dropout and smoothing, and their number.
+
+    `longest` is the number of ids of the longest sequence. Default: unknown.
+    """
+    training = TrainingModel(model, longest=Longest(dev=longest))
     training.compile(keras.optimizers.SGD())  # Not used, but Keras requires one.
     logs = training.evaluate(batches, verbose=0, return_dict=True)
     return float(logs["loss"]), round(float(logs["target_tokens"]))

@@ -2,22 +2,23 @@
 
 import json
 import zlib
+from collections.abc import Callable
 
 import keras
 import tensorflow as tf
 
 from ..config import RunConfig
-from ..data.batching import evaluation_batches, training_batches
+from ..data.batching import evaluation_batches, report_lengths, training_batches
 from ..model_dir import ModelDirectory
 from .batch_parts import shard
-from .callbacks import Steps, StopAtNan, StopSignals, WriteCheckpoints
+from .callbacks import FirstStep, Steps, StopAtNan, StopSignals, WriteCheckpoints
 from .checkpoints import BestCheckpoints, Checkpoints
 from .dev_set import METRIC_NAMES, DevEvaluator, DevResults, DevTranslator, format_score
 from .optimizer import FusedAdam, NoamSchedule
 from .preparation import describe, prepare, recorded_settings
 from .reports import StepLog, TensorBoard, Terminal
 from .strategy import WorkerGroup, check_xla, describe_devices, device_settings, make_strategy
-from .training_model import TrainingModel, make_model
+from .training_model import Longest, TrainingModel, make_model
 
 
 class TrainingRun:
@@ -38,7 +39,8 @@ class TrainingRun:
 
     def __init__(self, config: RunConfig):
         self.directory = ModelDirectory(config.model_dir)
-        devices = device_settings(config, recorded_settings(self.directory))
+        self._recorded = recorded_settings(self.directory)
+        devices = device_settings(config, self._recorded)
         self._strategy = make_strategy(devices["strategy"], config.logical_devices)
         devices = check_xla(devices, self._strategy)
         self.worker_group = WorkerGroup(self._strategy)
@@ -64,6 +66,7 @@ class TrainingRun:
         self.worker_group.check_same(
             self._checksum(), "the same settings and data (checksums are compared)"
         )
+        self._longest = self._longest_sequences()
         self.checkpoints = Checkpoints(self.directory.checkpoints, config.keep_checkpoints)
         with self._strategy.scope():
             self.model = self._make_model()
@@ -88,8 +91,24 @@ class TrainingRun:
         self.worker_group.check_same(
             self.step, "the same last checkpoint (--model_dir must be on a shared file system)"
         )
-        if is_chief:
-            self.directory.write_run(config.to_dict() | {"contents": self._prepared.contents})
+        self._write_run(self._recorded.get("first_step_seconds"))
+
+    def _write_run(self, seconds):
+        """Writes run.json. `seconds` are those of the first step, or None."""
+        if self.worker_group.is_chief:
+            others = {"contents": self._prepared.contents, "longest": self._longest.train}
+            others["first_step_seconds"] = seconds
+            self.directory.write_run(self.config.to_dict() | others)
+
+    def _longest_sequences(self):
+        """Returns the `Longest` of the data. A resumed run keeps that of training."""
+        train = report_lengths(self._prepared.train_pairs, self.config.max_length).boundary
+        if self._recorded:
+            # Runs of earlier versions have no limit. The text may have changed.
+            recorded = self._recorded.get("longest")
+            train = None if recorded is None else max(recorded, train)
+        dev = self._prepared.dev_pairs
+        return Longest(train, None if dev is None else int(dev.lengths.max()))
 
     def _checksum(self):
         """Returns a checksum of the settings and data that must be equal on all workers."""
@@ -114,7 +133,11 @@ class TrainingRun:
         config, architecture = self.config, self._prepared.architecture
         transformer = make_model(architecture, config.kind, config.dtype_policy)
         model = TrainingModel(
-            transformer, config.label_smoothing, config.device_tokens, config.clip_norm
+            transformer,
+            config.label_smoothing,
+            config.device_tokens,
+            config.clip_norm,
+            self._longest,
         )
         self._schedule = NoamSchedule(
             architecture.hidden_dim, config.warmup_steps, config.learning_rate
@@ -129,17 +152,18 @@ class TrainingRun:
         settings = describe(self._prepared, self.model, devices)
         return f"{settings}\n{describe_devices(devices, self.config)}"
 
-    def fit(self):
+    def fit(self, end_at_once: Callable | None = None):
         """Trains until the last step, until `best_metric` stops improving, or until a signal.
 
-        Writes checkpoints, logs and model.keras.
+        Writes checkpoints, logs and model.keras. `end_at_once` is as in `StopSignals`.
 
         Raises:
             OSError: if a file can't be written.
             NotFiniteError: if the loss is not finite.
             WorkerLostError: if another process of the run has ended.
         """
-        with self.worker_group.detecting_lost_workers(self.how_to_resume), StopSignals() as signals:
+        detecting = self.worker_group.detecting_lost_workers(self.how_to_resume)
+        with detecting, StopSignals(end_at_once) as signals:
             steps = Steps(self.step, self.config.train_steps, signals)
             self._fit(steps)
             self.step, self.signal = steps.step, signals.received
@@ -152,7 +176,10 @@ class TrainingRun:
         is_chief = self.worker_group.is_chief
         reports = [Terminal(steps), TensorBoard(steps, directory.logs)] if is_chief else []
         # `Steps` is the first, because all others read the step from it.
-        callbacks = [steps, stop_at_nan, StepLog(steps, config.log_every, reports)]
+        callbacks = [steps, stop_at_nan]
+        if is_chief:
+            callbacks.append(FirstStep(self._recorded.get("first_step_seconds"), self._write_run))
+        callbacks.append(StepLog(steps, config.log_every, reports))
         evaluate = self._dev_evaluation(steps, reports)
         if not is_chief:
             self._alternate(steps, callbacks, evaluate)

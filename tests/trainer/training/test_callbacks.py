@@ -13,6 +13,7 @@ import pytest
 
 from trainer.model_dir import ModelDirectory
 from trainer.training.callbacks import (
+    FirstStep,
     NotFiniteError,
     Steps,
     StopAtNan,
@@ -101,6 +102,42 @@ def test_signal_is_reported_before_the_step_ends(number, monkeypatch):
     name = signal.Signals(number).name
     assert reports[0] == (f"\n{name}: training ends after the current step.", None)
     assert signals.received is number
+
+
+def test_signal_before_the_first_step_ends_the_process_at_once(number, monkeypatch):
+    ends, reports = [], []
+    record = SimpleNamespace(write=reports.append, flush=list)
+    # Another thread receives the signals, as while TensorFlow compiles.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+    monkeypatch.setattr(sys, "stderr", record)
+    for has_trained in (False, True):
+        with StopSignals(lambda received: ends.append((received, has_trained))) as signals:
+            if has_trained:
+                counter(signals=signals).on_train_batch_end(0)
+            threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
+            time.sleep(0.3)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    assert ends == [(number, False)]
+    assert f"\n{number.name}: training ends after the current step." in reports
+
+
+def test_wait_for_the_first_step_is_announced_and_recorded_once(capsys, monkeypatch):
+    times, recorded = iter([10.0, 43.96]), []
+    monkeypatch.setattr(time, "perf_counter", lambda: next(times))
+    for seconds in (None, 33.96):
+        step = FirstStep(seconds, recorded.append)
+        step.on_train_begin()
+        if seconds is None:
+            for batch in range(2):
+                step.on_train_batch_end(batch)
+            step.on_train_begin()
+            times = iter([50.0])
+    assert recorded == [34.0]
+    line = "Tracing and compiling the first training step."
+    assert capsys.readouterr().out.splitlines() == [
+        f"{line} This can take a minute or more.",
+        f"{line} It took 34 s the last time.",
+    ]
 
 
 def test_signal_handlers_are_restored(number):

@@ -38,7 +38,6 @@ def test_terminal_writes_lines_to_a_file(steps, capsys):
     terminal.evaluated(DevResult(1000, 2.5, 0.625), [])
     terminal.evaluated(DevResult(1200, 2.5, 0.625, 23.456, 45.678), SAMPLES)
     assert capsys.readouterr().out.splitlines() == [
-        "Compiling the first update. This can take minutes.",
         "step 200/7000: loss 3.5000, accuracy 0.2500, learning rate 0.5",
         "step 200/7000: XLA compiled for 12.3 s, programs so far: 3",
         "step 200/7000: loss 3.2500, accuracy 0.5000, learning rate 0.00125, 12,346 source+target "
@@ -64,7 +63,7 @@ def test_terminal_updates_a_progress_bar(steps, capsys, monkeypatch):
     terminal.end()
     out = capsys.readouterr().out
     *updates, last, end = out.replace("\n", "\r").split("\r")
-    assert end == "" and out.count("\n") == 3 and "\rcheckpoint x\n" in out
+    assert end == "" and out.count("\n") == 2 and "\rcheckpoint x\n" in out
     assert last.startswith("  3%|")
     assert last.endswith("| step 202/7000, loss 3.2500, 12,346 tokens/s, 1 h 02 min left")
     assert any("step 200/7000" in update for update in updates) and "learning rate" not in out

@@ -7,6 +7,7 @@ from tiny_training import BATCH, VOCABULARY, TinyTransformer, fit, training_mode
 
 from t2t_relpos.models import Transformer
 from trainer.training.label_smoothed_cross_entropy import label_smoothed_cross_entropy
+from trainer.training.training_model import Longest
 
 # The rounding of a difference of two float32 weights, which are below 4 in all tests.
 ROUNDING = 4 * np.finfo("float32").eps
@@ -49,6 +50,21 @@ def test_step_applies_the_gradient_of_the_mean_over_tokens(transformer):
             atol=ROUNDING,
             err_msg=variable.path,
         )
+
+
+def test_size_of_the_graphs():
+    """One block each of encoder and decoder. Tracing the graphs takes most of a run's first minute.
+
+    Branches would be for implementations of attention for other lengths.
+    """
+    model = training_model(lambda: Transformer(small_config()))
+    model.longest = Longest(103, 103)
+    spec = {name: tf.TensorSpec((None, None), tf.int32) for name in BATCH}
+    for step, most in ((model.train_step, 3100), (model.test_step, 1150)):
+        operations = tf.function(step).get_concrete_function(spec).graph.get_operations()
+        branches = [x.name for x in operations if x.type in ("If", "StatelessIf")]
+        assert len(branches) <= 1, "of the cross-entropy"
+        assert len(operations) <= most, step
 
 
 def test_evaluation_has_no_label_smoothing_and_no_dropout():
