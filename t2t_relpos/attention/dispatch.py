@@ -17,8 +17,6 @@ from t2t_relpos import backend
 from t2t_relpos.attention import blockwise, flash, fused, gather, limits, skew, tables
 from t2t_relpos.attention.flash import MASK_FEATURES, is_key_mask
 
-# Conditions on a call.
-
 
 @dataclasses.dataclass(frozen=True)
 class Condition:
