@@ -1,7 +1,7 @@
 """Attention with the relative positions of Transformer-XL, which several families have.
 
-Scores are `scale * ((q + u)·k + (q + v)·p[i - j])`. The vectors p are a projection of sinusoids, and
-u and v are parameters. `attend` computes them with a key table that has a row for each distance.
+Scores are `scale * ((q + u)·k + (q + v)·p[i - j])`. The vectors p are a projection of sinusoids,
+and u and v are parameters. `attend` takes p as a key table with a row for each distance.
 """
 
 import torch
