@@ -286,7 +286,8 @@ def _call(encoder, x, padding_mask):
 
 
 _PARAKEET = "transformers.models.parakeet.modeling_parakeet.Parakeet"
-_NEMOTRON = "transformers.models.nemotron_asr_streaming.modeling_nemotron_asr_streaming.NemotronAsrStreaming"
+_STREAMING = "transformers.models.nemotron_asr_streaming.modeling_nemotron_asr_streaming"
+_NEMOTRON = f"{_STREAMING}.NemotronAsrStreaming"
 FAMILIES = [
     Family(
         name="Parakeet",
