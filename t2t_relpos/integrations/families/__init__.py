@@ -12,7 +12,10 @@ import sys
 from collections.abc import Callable
 
 # Files of this package. Each has a list `FAMILIES`.
-BUILT_IN = "wav2vec2_bert", "seamless_m4t_v2", "speecht5", "vits", "granite_speech", "inkling"
+BUILT_IN = (
+    *("wav2vec2_bert", "seamless_m4t_v2", "parakeet"),
+    *("speecht5", "vits", "granite_speech", "inkling"),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -20,11 +20,15 @@ def attend_heads(module, projected, tables, distances, masks, *, chunks=None, **
         masks: arguments of `attend`, see `mask_arguments`.
         chunks: (frames of a chunk, chunks on the left that a frame attends to, or -1 for all).
             Default: None, no chunks.
-        **options: `head_dim`; `scale` of the queries; `dropout`, the rate in training; and
-            `return_weights`.
+        **options: `head_dim`; `scale` of the queries; `dropout`, the rate in training;
+            `return_weights`; and `relative_query`, queries `[B, T, N * H]` of the key table. Its
+            default is None, `projected[0]`.
     """
-    shape = (*projected[0].shape[:-1], -1, options["head_dim"])
-    query, key, value = (x.view(shape).transpose(1, 2) for x in projected)
+    split = functools.partial(_split_heads, head_dim=options["head_dim"])
+    query, key, value = map(split, projected)
+    relative_query = options.get("relative_query")
+    if relative_query is not None:
+        masks = masks | {"relative_query": split(relative_query) * options["scale"]}
     rate = options["dropout"] if module.training else 0
     linear_memory = getattr(module, "flash_attention", None)
     attend_all = functools.partial(
@@ -39,6 +43,10 @@ def attend_heads(module, projected, tables, distances, masks, *, chunks=None, **
     run = attend_all if chunks is None else functools.partial(_attend_in_chunks, attend_all, chunks)
     outputs, weights = run(query * options["scale"], key, value, **masks)
     return outputs.transpose(1, 2).flatten(2), weights
+
+
+def _split_heads(x, head_dim):
+    return x.unflatten(-1, (-1, head_dim)).transpose(1, 2)
 
 
 def _attend_in_chunks(attend_all, chunks, query, key, value, key_mask=None):
