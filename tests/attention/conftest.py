@@ -7,7 +7,7 @@ import pytest
 from comparisons import assert_all_close
 from plain_flash_kernel import without_kernel
 
-from t2t_relpos.attention import dispatch
+from t2t_relpos.attention import dispatch, limits
 
 
 @pytest.fixture
@@ -33,12 +33,12 @@ def small_block_implementations():
     A group has all of three heads for up to 20 keys, and one head for 31 keys or more. With
     `flash`, it has three heads for up to 13 positions, and one head for 21 or more.
     """
-    of_tensorflow = dispatch.Sizes(7, group=60, chunk=2)
-    blocks = dispatch.Sizes(7, causal_segments=2)
+    of_tensorflow = limits.Sizes(7, group=60, chunk=2)
+    blocks = limits.Sizes(7, causal_segments=2)
     sizes_by_name = {
         "saved_blocks": of_tensorflow,
         "rematerialized_blocks": of_tensorflow,
-        "flash": dispatch.Sizes(7, group=400),
+        "flash": limits.Sizes(7, group=400),
         "unrolled_blocks": blocks,
         "scanned_blocks": blocks,
     }

@@ -16,8 +16,8 @@ from keras import ops
 from seeds import FixedSeed
 
 from t2t_relpos.attention import attend, blockwise, dispatch
-from t2t_relpos.attention.dispatch import Sizes
 from t2t_relpos.attention.dropout import AttentionDropout
+from t2t_relpos.attention.limits import Sizes
 from t2t_relpos.attention.masks import masked_softmax
 from t2t_relpos.layers import RelativeMultiHeadAttention
 
