@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 # Files of this package. Each has a list `FAMILIES`.
 BUILT_IN = (
-    *("wav2vec2_bert", "wav2vec2_conformer", "seamless_m4t", "seamless_m4t_v2"),
+    *("wav2vec2_bert", "wav2vec2_conformer", "seamless_m4t", "seamless_m4t_v2", "parakeet"),
     *("fastspeech2_conformer", "speecht5", "vits", "granite_speech", "inkling"),
 )
 

@@ -1,12 +1,15 @@
 """Attention with the relative positions of Transformer-XL, which several families have.
 
-Scores are `scale * ((q + u)·k + (q + v)·p[i - j])`. The vectors p are a projection of sinusoids, and
-u and v are parameters. `attend` computes them with a key table that has a row for each distance.
+Scores are `scale * ((q + u)·k + (q + v)·p[i - j])`. The vectors p are a projection of sinusoids,
+and u and v are parameters. `attend` takes p as a key table with a row for each distance.
 """
 
 import torch
 
 from t2t_relpos.integrations.families.attention import attend_heads, mask_arguments
+
+# Batch entries times heads times queries of a call of `attend` on a CPU.
+_LARGEST_CALL = 8192
 
 
 def attend_transformer_xl(module, projected, positions, biases, masks, **options):
@@ -27,16 +30,39 @@ def attend_transformer_xl(module, projected, positions, biases, masks, **options
     query, key, value = projected
     u, v = (x.flatten() for x in biases)
     table = positions.view(positions.shape[-2], -1, options["head_dim"]).transpose(0, 1)
-    return attend_heads(
-        module,
-        (query + u, key, value),
-        # The order of rows is that of `attend`: j - i in ascending order.
-        (table,),
-        key.shape[1] - 1,
-        masks,
-        relative_query=query + v,
-        **options,
-    )
+    size = _heads_of_call(query, table, masks)
+    columns = size * options["head_dim"]
+    parts = [x.split(columns, dim=-1) for x in (query + u, key, value, query + v)]
+    results = [
+        attend_heads(
+            module,
+            (queries, keys, values),
+            # The order of rows is that of `attend`: j - i in ascending order.
+            (rows,),
+            key.shape[1] - 1,
+            masks,
+            relative_query=relative_query,
+            **options,
+        )
+        for queries, keys, values, relative_query, rows in zip(
+            *parts, table.split(size), strict=True
+        )
+    ]
+    if len(results) == 1:
+        return results[0]
+    outputs, weights = zip(*results, strict=True)
+    return torch.cat(outputs, dim=-1), None if weights[0] is None else torch.cat(weights, dim=1)
+
+
+def _heads_of_call(query, table, masks):
+    """Returns the number of heads of a call of `attend`.
+
+    Blocks of long sequences on a CPU are computed for a few heads at a time. The peak of memory is
+    then half as high or less, and caches hold more of a block. Masks of pairs may have heads.
+    """
+    if torch.compiler.is_compiling() or query.device.type != "cpu" or "mask" in masks:
+        return len(table)
+    return max(1, min(len(table), _LARGEST_CALL // (query.shape[0] * max(1, query.shape[1]))))
 
 
 def key_or_pair_mask(attention_mask, batch_size):
