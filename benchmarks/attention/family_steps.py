@@ -51,6 +51,15 @@ INKLING = {
     "num_experts_per_tok": 1,
     "eos_token_id": 1,
 }
+# One layer after a subsampling that keeps the length, without dropout.
+PARAKEET = {
+    "num_hidden_layers": 1,
+    "num_mel_bins": 8,
+    "subsampling_factor": 2,
+    "subsampling_conv_stride": 1,
+    "subsampling_conv_channels": 2,
+    **dict.fromkeys(("dropout", "layerdrop", "activation_dropout", "attention_dropout"), 0.0),
+}
 FULL, SLIDING = {"layer_types": ["hybrid"]}, {"layer_types": ["hybrid_sliding"]}
 EAGER = ("eager",)
 CASES = {
@@ -84,6 +93,12 @@ CASES = {
     "FastSpeech2-Conformer": Case(
         "FastSpeech2ConformerConfig", {"encoder_layers": 1, "decoder_layers": 1}, 1500, ("eager",)
     ),
+    # 12.5 frames are a second of sound.
+    "Parakeet": Case("ParakeetEncoderConfig", PARAKEET, 1500),
+    "Parakeet, dropout": Case(
+        "ParakeetEncoderConfig", PARAKEET | {"attention_dropout": 0.1}, 1500, family="Parakeet"
+    ),
+    "Nemotron ASR": Case("NemotronAsrStreamingEncoderConfig", PARAKEET, 1500, ("sdpa",)),
     "SpeechT5": Case(
         "SpeechT5Config", {"encoder_layers": 1, "encoder_layerdrop": 0.0}, 1500, ("eager",)
     ),
@@ -118,9 +133,10 @@ def make_encoder(family: str, implementation: str):
     encoder = kind(config)
     if implementation not in case.implementations:
         exchange_classes(find_exchanges(encoder), flash_attention=implementation == "fused")
-    # Encoders of Granite begin with a projection.
-    projection = getattr(encoder, "input_linear", None)
-    return encoder, projection.in_features if projection else config.hidden_size
+    # Encoders of Granite begin with a projection, and those of Parakeet with a convolution.
+    if projection := getattr(encoder, "input_linear", None):
+        return encoder, projection.in_features
+    return encoder, config.num_mel_bins if hasattr(encoder, "subsampling") else config.hidden_size
 
 
 def make_step(

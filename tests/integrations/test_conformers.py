@@ -55,7 +55,7 @@ def results(case, model, length, padding, **options):
 def test_calls_of_several_and_of_single_heads_are_equal(name, heads, monkeypatch):
     case = CASES[name]
     model, padding = case.make().train(), case.padding(140)
-    monkeypatch.setattr(transformer_xl, "_LARGEST_CALL", 2 * 140 * heads)
+    monkeypatch.setattr(transformer_xl, "LARGEST_GROUP", 2 * 140 * 8 * heads)
     found = results(case, replaced(model), 140, padding)
     assert sum("linear_pos" in x for x in found) == sum("pos_bias_u" in x for x in found) == 2
     assert_equal(found, results(case, model, 140, padding))
@@ -64,7 +64,7 @@ def test_calls_of_several_and_of_single_heads_are_equal(name, heads, monkeypatch
 def test_weights_of_single_heads_are_joined(monkeypatch):
     case = CASES["Wav2Vec2-Conformer"]
     model, padding = case.make("eager").eval(), case.padding(21)
-    monkeypatch.setattr(transformer_xl, "_LARGEST_CALL", 1)
+    monkeypatch.setattr(transformer_xl, "LARGEST_GROUP", 1)
     found, expected = (
         case.call(x, 21, padding, output_attentions=True).attentions
         for x in (replaced(model), model)

@@ -162,7 +162,7 @@ def _windowed(chunks):
 
 
 def _chunk_mask(chunks, queries, before, device):
-    """Returns the mask `[queries, before + queries]` of keys in the chunks of a window's queries."""
+    """Returns the mask `[queries, before + queries]` of the keys in the chunks of queries."""
     size, num_before = chunks
     of_key = torch.arange(before + queries, device=device) // size
     distance = of_key[before:, None] - of_key
@@ -286,7 +286,8 @@ def _call(encoder, x, padding_mask):
 
 
 _PARAKEET = "transformers.models.parakeet.modeling_parakeet.Parakeet"
-_NEMOTRON = "transformers.models.nemotron_asr_streaming.modeling_nemotron_asr_streaming.NemotronAsrStreaming"
+_STREAMING = "transformers.models.nemotron_asr_streaming.modeling_nemotron_asr_streaming"
+_NEMOTRON = f"{_STREAMING}.NemotronAsrStreaming"
 FAMILIES = [
     Family(
         name="Parakeet",

@@ -8,8 +8,8 @@ import torch
 
 from t2t_relpos.integrations.families.attention import attend_heads, mask_arguments
 
-# Batch entries times heads times queries of a call of `attend` on a CPU.
-_LARGEST_CALL = 8192
+# A group of heads has queries of at most this many entries.
+LARGEST_GROUP = 2**19
 
 
 def attend_transformer_xl(module, projected, positions, biases, masks, **options):
@@ -29,40 +29,42 @@ def attend_transformer_xl(module, projected, positions, biases, masks, **options
     """
     query, key, value = projected
     u, v = (x.flatten() for x in biases)
-    table = positions.view(positions.shape[-2], -1, options["head_dim"]).transpose(0, 1)
-    size = _heads_of_call(query, table, masks)
-    columns = size * options["head_dim"]
-    parts = [x.split(columns, dim=-1) for x in (query + u, key, value, query + v)]
-    results = [
-        attend_heads(
-            module,
-            (queries, keys, values),
-            # The order of rows is that of `attend`: j - i in ascending order.
-            (rows,),
-            key.shape[1] - 1,
-            masks,
-            relative_query=relative_query,
-            **options,
+    positions = positions.view(positions.shape[-2], -1)
+    tensors = query + u, key, value, query + v, positions
+    width = _heads_of_group(query, options["head_dim"]) * options["head_dim"]
+    results = []
+    for group in zip(*(x.split(width, dim=-1) for x in tensors), strict=True):
+        *of_heads, relative_query, rows = group
+        # The order of rows is that of `attend`: j - i in ascending order.
+        table = rows.unflatten(-1, (-1, options["head_dim"])).transpose(0, 1)
+        results.append(
+            attend_heads(
+                module,
+                of_heads,
+                (table,),
+                key.shape[1] - 1,
+                masks,
+                relative_query=relative_query,
+                **options,
+            )
         )
-        for queries, keys, values, relative_query, rows in zip(
-            *parts, table.split(size), strict=True
-        )
-    ]
     if len(results) == 1:
         return results[0]
     outputs, weights = zip(*results, strict=True)
-    return torch.cat(outputs, dim=-1), None if weights[0] is None else torch.cat(weights, dim=1)
+    weights = None if weights[0] is None else torch.cat(weights, dim=1)
+    return torch.cat(outputs, dim=-1), weights
 
 
-def _heads_of_call(query, table, masks):
-    """Returns the number of heads of a call of `attend`.
+def _heads_of_group(query, head_dim):
+    """Returns how many heads are computed at once. On a CPU, few need less memory and time.
 
-    Blocks of long sequences on a CPU are computed for a few heads at a time. The peak of memory is
-    then half as high or less, and caches hold more of a block. Masks of pairs may have heads.
+    A graph takes all lengths, so it has one group.
     """
-    if torch.compiler.is_compiling() or query.device.type != "cpu" or "mask" in masks:
-        return len(table)
-    return max(1, min(len(table), _LARGEST_CALL // (query.shape[0] * max(1, query.shape[1]))))
+    heads = query.shape[-1] // head_dim
+    if query.device.type != "cpu" or torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return heads
+    size = query.shape[0] * query.shape[1] * head_dim
+    return min(heads, max(1, LARGEST_GROUP // max(1, size)))
 
 
 def key_or_pair_mask(attention_mask, batch_size):
