@@ -100,6 +100,24 @@ def test_dropout_of_positions_is_that_of_transformers():
     assert_equal(*found)
 
 
+def test_programs_of_torch_export_take_new_lengths():
+    case = CASES["Wav2Vec2-Conformer"]
+    model = case.make("eager").eval()
+    encoder = replaced(model).encoder
+    dynamic = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    inputs = lambda batch, length: (
+        torch.randn(batch, length, 16),
+        torch.arange(length).expand(batch, -1) < length // 2 + 1,
+    )
+    program = torch.export.export(encoder, inputs(2, 21), dynamic_shapes=(dynamic, dynamic))
+    for batch, length in ((1, 3), (3, 40)):
+        x, mask = inputs(batch, length)
+        found, expected = (
+            f(x.clone(), mask)["last_hidden_state"] for f in (program.module(), model.encoder)
+        )
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
 def test_training_steps_of_fastspeech2_have_the_same_losses():
     model, found = fastspeech2().train(), []
     generator = torch.Generator().manual_seed(4)

@@ -7,7 +7,7 @@ has no mask.
 """
 
 from t2t_relpos.integrations.families import Family
-from t2t_relpos.integrations.families.transformer_xl import attend_transformer_xl
+from t2t_relpos.integrations.families.transformer_xl import attend_transformer_xl, is_exported
 
 
 class Attention:
@@ -15,11 +15,10 @@ class Attention:
 
     def forward(self, hidden_states, attention_mask=None, pos_emb=None, output_attentions=False):
         batch, length, _ = hidden_states.shape
-        masks = {}
-        if attention_mask is not None:
-            if attention_mask.shape != (batch, 1, length):
-                return super().forward(hidden_states, attention_mask, pos_emb, output_attentions)
-            masks = {"key_mask": attention_mask[:, 0] != 0}
+        is_other = attention_mask is not None and attention_mask.shape != (batch, 1, length)
+        if is_other or is_exported():
+            return super().forward(hidden_states, attention_mask, pos_emb, output_attentions)
+        masks = {} if attention_mask is None else {"key_mask": attention_mask[:, 0] != 0}
         outputs, weights = attend_transformer_xl(
             self,
             [linear(hidden_states) for linear in (self.linear_q, self.linear_k, self.linear_v)],

@@ -12,7 +12,7 @@ import torch
 from t2t_relpos.integrations.exchange import is_exchanged
 from t2t_relpos.integrations.families import Family
 from t2t_relpos.integrations.families.attention import attend_heads, key_mask, mask_arguments
-from t2t_relpos.integrations.families.transformer_xl import attend_transformer_xl
+from t2t_relpos.integrations.families.transformer_xl import attend_transformer_xl, is_exported
 
 
 def conformer_attention(module, hidden_states, masks, options, chunks=None):
@@ -60,7 +60,9 @@ def _settings(module, options):
 
 
 def takes_key_mask(encoder):
-    """Returns whether all layers of an encoder are exchanged."""
+    """Returns whether `attend` computes all layers of an encoder."""
+    if encoder.config.position_embeddings_type == "relative" and is_exported():
+        return False
     return all(is_exchanged(layer) and is_exchanged(layer.self_attn) for layer in encoder.layers)
 
 
@@ -95,7 +97,7 @@ class Attention:
         if (
             masks is None
             or kwargs.get("is_causal")
-            or (is_relative and relative_position_embeddings is None)
+            or (is_relative and (relative_position_embeddings is None or is_exported()))
         ):
             return super().forward(
                 hidden_states, attention_mask, relative_position_embeddings, **kwargs
