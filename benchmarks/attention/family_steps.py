@@ -95,7 +95,7 @@ CASES = {
     ),
     # 12.5 frames are a second of sound.
     "Parakeet": Case("ParakeetEncoderConfig", PARAKEET, 1500),
-    "Parakeet, dropout": Case(
+    "Parakeet with dropout": Case(
         "ParakeetEncoderConfig", PARAKEET | {"attention_dropout": 0.1}, 1500, family="Parakeet"
     ),
     "Nemotron ASR": Case("NemotronAsrStreamingEncoderConfig", PARAKEET, 1500, ("sdpa",)),
