@@ -9,6 +9,7 @@ if keras.backend.backend() != "torch":
     pytest.skip("PyTorch only", allow_module_level=True)
 
 import torch
+import transformers
 from torch_graphs import compiled
 
 from t2t_relpos.integrations import families
@@ -235,3 +236,38 @@ def test_compiled_encoders_are_equal(name):
     options = {"num_lookahead_tokens": 4} if name == NEMOTRON else {}
     expected = call(encoder, 90, **options)
     torch.testing.assert_close(call(compiled(encoder)[0], 90, **options), expected)
+
+
+RECOGNIZERS = "ParakeetForRNNT", "ParakeetForTDT", "NemotronAsrStreamingForRNNT"
+
+
+@pytest.mark.parametrize("kind", [*RECOGNIZERS, "Nemotron3_5AsrForRNNT"])
+def test_encoders_of_recognizers_are_equal(kind):
+    if not hasattr(transformers, kind):
+        pytest.skip(f"transformers has no {kind}")
+    torch.manual_seed(2)
+    family = registered_families()[PARAKEET if kind.startswith("Parakeet") else NEMOTRON]
+    sizes = {"decoder_hidden_size": 8, "num_decoder_layers": 1}
+    model_class = getattr(transformers, kind)
+    encoder = family.small_config().to_dict()
+    model = model_class(model_class.config_class(encoder_config=encoder, **sizes)).eval()
+    options = {"attention_mask": torch.arange(40) < torch.tensor([[40], [31]])}
+    if kind.startswith("Nemotron3"):
+        options["prompt_ids"] = torch.zeros(2, dtype=torch.long)
+    x = torch.randn(2, 40, 16)
+    expected = model.get_audio_features(x, **options).pooler_output
+    assert replace_attention(model) == 2
+    found = model.get_audio_features(x, **options).pooler_output
+    torch.testing.assert_close(found[0], expected[0], rtol=0, atol=1e-5)
+
+
+def test_losses_of_ctc_are_equal():
+    torch.manual_seed(2)
+    encoder = registered_families()[PARAKEET].small_config().to_dict()
+    config = transformers.ParakeetCTCConfig(vocab_size=11, pad_token_id=10, encoder_config=encoder)
+    model = transformers.ParakeetForCTC(config).eval()
+    x, labels = torch.randn(2, 40, 16), torch.randint(0, 9, (2, 5))
+    mask = torch.arange(40) < torch.tensor([[40], [31]])
+    expected = model(x, attention_mask=mask, labels=labels).loss
+    assert replace_attention(model) == 2
+    torch.testing.assert_close(model(x, attention_mask=mask, labels=labels).loss, expected)

@@ -21,7 +21,7 @@ from t2t_relpos.integrations.exchange import is_exchanged
 from t2t_relpos.integrations.families import Family
 from t2t_relpos.integrations.families.transformer_xl import attend_transformer_xl, key_or_pair_mask
 
-# Windows of this many queries are the fastest on a CPU, unless more keys come before them.
+# Queries of a window, unless more keys come before them. Not tuned.
 SMALLEST_WINDOW = 64
 
 
