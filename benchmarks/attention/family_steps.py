@@ -67,8 +67,31 @@ CASES = {
     "w2v-BERT 2.0": Case(
         "Wav2Vec2BertConfig", ONE_LAYER | {"position_embeddings_type": "relative_key"}, 3000
     ),
+    "w2v-BERT 2.0 relative": Case(
+        "Wav2Vec2BertConfig",
+        ONE_LAYER | {"position_embeddings_type": "relative"},
+        1500,
+        family="w2v-BERT 2.0",
+    ),
+    "Wav2Vec2-Conformer": Case(
+        "Wav2Vec2ConformerConfig",
+        ONE_LAYER
+        | {
+            "position_embeddings_type": "relative",
+            "hidden_size": 1024,
+            "num_attention_heads": 16,
+            "intermediate_size": 4096,
+        },
+        1500,
+    ),
+    "SeamlessM4T": Case(
+        "SeamlessM4TConfig", {"speech_encoder_layers": 1, "speech_encoder_layerdrop": 0.0}, 1500
+    ),
     "SeamlessM4T v2": Case(
         "SeamlessM4Tv2Config", {"speech_encoder_layers": 1, "speech_encoder_layerdrop": 0.0}, 3000
+    ),
+    "FastSpeech2-Conformer": Case(
+        "FastSpeech2ConformerConfig", {"encoder_layers": 1, "decoder_layers": 1}, 1500, ("eager",)
     ),
     # 12.5 frames are a second of sound.
     "Parakeet": Case("ParakeetEncoderConfig", PARAKEET, 1500),

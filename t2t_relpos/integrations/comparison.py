@@ -31,12 +31,15 @@ def compare_family(family):
     version = getattr(sys.modules.get("transformers"), "__version__", None)
     if (family.name, version) not in _RESULTS:
         with _neutral_settings():
-            config = family.small_config()
-            width = _width(family, config)
-            encoder = _make_encoder(family, config)
-            if encoder is None:
-                return
-            _RESULTS[family.name, version] = _difference(family, encoder, width)
+            configs = family.small_config()
+            difference = ""
+            for config in configs if isinstance(configs, list) else [configs]:
+                width = _width(family, config)
+                encoder = _make_encoder(family, config)
+                if encoder is None:
+                    return
+                difference = difference or _difference(family, encoder, width)
+            _RESULTS[family.name, version] = difference
     if difference := _RESULTS[family.name, version]:
         where = f" with transformers {version}" if version else ""
         raise RuntimeError(

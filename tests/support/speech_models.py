@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import torch
 import transformers
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.models.seamless_m4t import modeling_seamless_m4t as seamless_v1
 from transformers.models.seamless_m4t_v2 import modeling_seamless_m4t_v2 as seamless
 
 LEFT, RIGHT, WIDTH, VOCAB = 5, 3, 16, 19
@@ -16,7 +18,7 @@ NO_DROPOUT = dict.fromkeys(
     "encoder_layerdrop decoder_layerdrop wavenet_dropout".split(),
     0.0,
 )
-TABLES = "distance_embedding", "pe_k", "emb_rel"
+TABLES = "distance_embedding", "pe_k", "emb_rel", "linear_pos", "pos_bias"
 
 
 def initialize(model):
@@ -78,6 +80,65 @@ def seamless_encoder(implementation="sdpa", dropout=None, chunk_size=20_000):
     return initialize(encoder._from_config(config, attn_implementation=implementation))
 
 
+def w2v_bert_relative(*args, **kwargs):
+    return w2v_bert(*args, position_embeddings_type="relative", **kwargs)
+
+
+def wav2vec2_conformer(implementation="sdpa", dropout=None, **options):
+    config = transformers.Wav2Vec2ConformerConfig(
+        **settings(dropout),
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=24,
+        conv_dim=(8,),
+        conv_stride=(2,),
+        conv_kernel=(2,),
+        num_conv_pos_embeddings=4,
+        num_conv_pos_embedding_groups=2,
+        conv_depthwise_kernel_size=3,
+        apply_spec_augment=False,
+        attn_implementation=implementation,
+        **{"position_embeddings_type": "relative"} | options,
+    )
+    return initialize(transformers.Wav2Vec2ConformerModel(config))
+
+
+def seamless_v1_encoder(implementation="sdpa", dropout=None):
+    config = transformers.SeamlessM4TConfig(
+        **settings(dropout),
+        speech_encoder_layers=2,
+        speech_encoder_attention_heads=2,
+        speech_encoder_intermediate_size=24,
+        feature_projection_input_dim=8,
+        conv_depthwise_kernel_size=3,
+        add_adapter=True,
+        num_adapter_layers=1,
+        adaptor_kernel_size=3,
+        adaptor_stride=2,
+    )
+    encoder = seamless_v1.SeamlessM4TSpeechEncoder
+    return initialize(encoder._from_config(config, attn_implementation=implementation))
+
+
+def fastspeech2(implementation=None, dropout=None):
+    torch.manual_seed(2)
+    rates = [f"{x}dropout_rate" for x in ("", "positional_", "attention_")]
+    rates = [f"{part}_{rate}" for part in ("encoder", "decoder") for rate in rates]
+    config = transformers.FastSpeech2ConformerConfig(
+        **dict.fromkeys(rates, 0.0) | (dropout or {}),
+        vocab_size=VOCAB,
+        hidden_size=WIDTH,
+        num_mel_bins=4,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_linear_units=24,
+        decoder_linear_units=24,
+        encoder_kernel_size=3,
+        decoder_kernel_size=3,
+    )
+    return initialize(transformers.FastSpeech2ConformerModel(config))
+
+
 def speecht5(implementation=None, dropout=None):
     config = transformers.SpeechT5Config(
         **settings(dropout),
@@ -130,6 +191,27 @@ def call_encoder(model, length, padding, dtype=torch.float32, **options):
     return model(x.to(dtype), attention_mask=padding, **options)
 
 
+def call_wav2vec2_conformer(model, length, padding, dtype=torch.float32, **options):
+    x = torch.randn(2, 2 * length, generator=torch.Generator().manual_seed(5))
+    padding = None if padding is None else padding.repeat_interleave(2, dim=1)
+    return model(x.to(dtype), attention_mask=padding, **options)
+
+
+def call_fastspeech2(model, length, padding, return_dict=True, **options):
+    """Returns the outputs of the encoder and the decoder, which gets those of the encoder."""
+    options.pop("dtype", None)
+    ids = torch.randint(1, VOCAB, (2, length), generator=torch.Generator().manual_seed(5))
+    mask = None if padding is None else padding[:, None]
+    x, parts = ids, []
+    for part in (model.encoder, model.decoder):
+        parts.append(part(x, mask, return_dict=True, **options))
+        x = parts[-1].last_hidden_state
+    joined = BaseModelOutput(last_hidden_state=x)
+    for name in parts[0].keys() - joined.keys():
+        joined[name] = tuple(y for part in parts for y in part[name])
+    return joined if return_dict else joined.to_tuple()
+
+
 def call_speecht5(model, length, padding, dtype=torch.float32, **options):
     x = torch.randn(2, 2 * length, generator=torch.Generator().manual_seed(5))
     padding = None if padding is None else padding.repeat_interleave(2, dim=1)
@@ -157,6 +239,8 @@ class Case:
     attentions: str = "attentions"
     # The implementation of transformers that masks padding and returns weights.
     eager: bool = True
+    # Gradients of biases before batch normalization are 0 but for rounding.
+    tolerance: float = 1e-5
 
     def padding(self, length):
         """Returns a mask `[2, T]` with padding in the second sequence."""
@@ -177,6 +261,10 @@ def chunked(*args, **kwargs):
 
 CASES = {
     "w2v-BERT": Case(w2v_bert, call_encoder),
+    "w2v-BERT, relative": Case(w2v_bert_relative, call_encoder),
+    "Wav2Vec2-Conformer": Case(wav2vec2_conformer, call_wav2vec2_conformer),
+    "SeamlessM4T v1": Case(seamless_v1_encoder, call_encoder, stride=2),
+    "FastSpeech2-Conformer": Case(fastspeech2, call_fastspeech2, tolerance=1e-4),
     "SeamlessM4T": Case(seamless_encoder, call_encoder, stride=2),
     "SeamlessM4T, chunks": Case(chunked, call_encoder, stride=2),
     "SpeechT5": Case(speecht5, call_speecht5, output="logits", attentions="encoder_attentions"),

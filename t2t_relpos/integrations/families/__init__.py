@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 # Files of this package. Each has a list `FAMILIES`.
 BUILT_IN = (
-    *("wav2vec2_bert", "seamless_m4t_v2", "parakeet"),
-    *("speecht5", "vits", "granite_speech", "inkling"),
+    *("wav2vec2_bert", "wav2vec2_conformer", "seamless_m4t", "seamless_m4t_v2", "parakeet"),
+    *("fastspeech2_conformer", "speecht5", "vits", "granite_speech", "inkling"),
 )
 
 
@@ -35,7 +35,8 @@ class Family:
         encoder: the class, or its full name, of the encoder that is compared. It is called with
             the result of `small_config`.
         small_config: function that returns the configuration of a small encoder: two layers, and no
-            dropout. It is an object or a dict, with `hidden_size`, the width of the inputs.
+            dropout. It is an object or a dict, with `hidden_size`, the width of the inputs. For a
+            list of configurations, an encoder of each is compared.
         call: function `(encoder, x, padding_mask)` that returns the outputs of the encoder, for
             inputs `[2, T, hidden_size]` and a bool mask `[2, T]`, True = no padding. Outputs are
             compared where the mask is True. Default: `encoder(x, padding_mask)`.
