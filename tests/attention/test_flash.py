@@ -77,12 +77,10 @@ def test_masks_of_keys_in_all_shapes(shape, draw, rng, assert_close):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_grouped_queries(causal, draw, assert_close):
-    arrays, one_head_each = draw_inputs(draw, 41, 3), dispatch.ONE_HEAD_OF_KEYS_EACH
+    arrays = draw_inputs(draw, 41, 3)
     arrays |= {name: arrays[name][:, :1] for name in ("key", "value")}
-    requirements = tuple(x for x in FLASH.requirements if x is not one_head_each)
-    implementation = dataclasses.replace(FLASH, requirements=requirements)
     options = {"causal": causal, "key_mask": np.arange(41)[None] > 3}
-    found = compute(arrays, implementation, **options)
+    found = compute(arrays, FLASH, **options)
     assert_close(found, compute(arrays, "by_id", **options))
 
 
