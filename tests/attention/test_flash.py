@@ -3,7 +3,6 @@
 There, `flash without a kernel` has a plain function in place of the kernel.
 """
 
-import dataclasses
 import itertools
 
 import keras
