@@ -241,6 +241,23 @@ def test_compiled_encoders_are_equal(name):
 RECOGNIZERS = "ParakeetForRNNT", "ParakeetForTDT", "NemotronAsrStreamingForRNNT"
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_programs_of_torch_export_take_new_lengths(name):
+    encoder = make(name).eval()
+    dynamic = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    inputs = lambda batch, length: (
+        torch.randn(batch, length, 16).double(),
+        torch.arange(length).expand(batch, -1) < length // 2 + 1,
+    )
+    program = torch.export.export(
+        exchanged(encoder), inputs(2, 40), dynamic_shapes=(dynamic, dynamic)
+    )
+    for batch, length in ((1, 14), (3, 61)):
+        x, mask = inputs(batch, length)
+        found, expected = (f(x, mask).last_hidden_state for f in (program.module(), encoder))
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize("kind", [*RECOGNIZERS, "Nemotron3_5AsrForRNNT"])
 def test_encoders_of_recognizers_are_equal(kind):
     if not hasattr(transformers, kind):

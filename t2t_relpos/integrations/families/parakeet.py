@@ -19,7 +19,11 @@ from torch.nn import functional
 
 from t2t_relpos.integrations.exchange import is_exchanged
 from t2t_relpos.integrations.families import Family
-from t2t_relpos.integrations.families.transformer_xl import attend_transformer_xl, key_or_pair_mask
+from t2t_relpos.integrations.families.transformer_xl import (
+    attend_transformer_xl,
+    is_exported,
+    key_or_pair_mask,
+)
 
 # Queries of a window, unless more keys come before them. Not tuned.
 SMALLEST_WINDOW = 64
@@ -61,6 +65,8 @@ class Attention:
     """Attention of Parakeet."""
 
     def forward(self, hidden_states, position_embeddings, attention_mask=None, **kwargs):
+        if is_exported():
+            return super().forward(hidden_states, position_embeddings, attention_mask, **kwargs)
         masks = key_or_pair_mask(attention_mask, len(hidden_states))
         if masks is None or not _have_equal_positions(self, position_embeddings):
             positions = position_embeddings.expand(len(hidden_states), -1, -1)
@@ -89,7 +95,7 @@ class _Encoder:
         """Returns whether layers take masks of keys, and positions without a batch."""
         has_dropout = self.training and self.dropout_positions
         layers = (x for layer in self.layers for x in (layer, layer.self_attn))
-        return not has_dropout and all(map(is_exchanged, layers))
+        return not (has_dropout or is_exported()) and all(map(is_exchanged, layers))
 
     def _run_layers(self, hidden_states, **options):
         """Returns the hidden states after all layers that LayerDrop leaves."""
@@ -181,6 +187,10 @@ class NemotronAttention:
         chunks=None,
         **kwargs,
     ):
+        if is_exported():
+            return super().forward(
+                hidden_states, position_embeddings, attention_mask, cache, **kwargs
+            )
         masks = key_or_pair_mask(attention_mask, len(hidden_states))
         is_other = masks is None or cache is not None or "past_key_values" in kwargs
         if is_other or not _have_equal_positions(self, position_embeddings):
