@@ -217,7 +217,7 @@ def test_start_that_trained_nothing_is_replaced(tmp_path, vocabulary, small_run,
         config = small_run.config(directory.path, **settings)
         return preparation.prepare(config, directory, is_chief=is_chief)
 
-    def fail(self):
+    def fail(*arguments):
         raise ValueError("at step 0")
 
     with monkeypatch.context() as patched:
