@@ -9,7 +9,8 @@ consecutive queries therefore form three runs:
   distances between form the *band*, with one diagonal and one table row each;
 - the far run to the right, or right tail, with the last row. Causal attention has none.
 
-Every implementation takes its geometry from here. They differ in how they read and write a window.
+Blocks, `skew` and `flash` take their geometry from here. They differ in how they read and write a
+window.
 
 Sizes and positions are ints, scalar tensors or, on JAX, symbolic lengths.
 """
@@ -60,7 +61,7 @@ class Distances(NamedTuple):
         return Distances(max(self.left, least), 1 if causal else max(self.right, 1))
 
     def cut(self, left, right):
-        """Returns distances for which no pair is clipped that was not clipped before.
+        """Returns distances that are cut to those that occur, plus one: they clip no further pair.
 
         Args:
             left: largest distance of a key before its query, an int. Negative if there is none.
@@ -68,10 +69,11 @@ class Distances(NamedTuple):
         """
         return Distances(*(min(old, max(new, 0) + 1) for old, new in zip(self, (left, right))))
 
-    def window(self, first_position, num_queries):
-        """Returns (first key, end) of the window of consecutive queries. Not all keys may exist.
+    def keys_between(self, first_position, num_queries):
+        """Returns (first key, end) of the keys at distances of a query between these, exclusive.
 
-        A key of the window is between the distances, which are at least 1, of one of the queries.
+        A key counts if it is between the distances, which are at least 1, of one of the queries.
+        Not all of the keys may exist.
 
         Args:
             first_position: key position of the first query.
@@ -117,7 +119,7 @@ class Runs(NamedTuple):
             num_queries: number of queries.
             num_keys: number of keys.
         """
-        first, end = distances.window(first_position, num_queries)
+        first, end = distances.keys_between(first_position, num_queries)
         start = clip_size(first, 0, num_keys)
         return cls(start, clip_size(end, start, num_keys) - start, first_position - start)
 
@@ -137,14 +139,14 @@ class Runs(NamedTuple):
         width = clip_size(num_queries + distances.left + distances.right - 2, 0, num_keys)
 
         def start(position):
-            first, _ = distances.window(position, num_queries)
+            first, _ = distances.keys_between(position, num_queries)
             return clip_size(first, 0, num_keys - width)
 
         first_key = start(first_position)
         # Beyond these limits, no key of the window has a row of its own.
         limits = 1 - num_queries - distances.right, width - 1 + distances.left
         if ends is not None:
-            # The position never decreases from one block to the next.
+            # `x - start(x)` never decreases with x, so that the ends have its extremes.
             limits = tuple(x - start(x) for x in ends)
         return cls(first_key, width, first_position - first_key, limits)
 
@@ -162,7 +164,7 @@ class Runs(NamedTuple):
 
 
 class FarRun(NamedTuple):
-    """Consecutive queries and keys whose pairs all have the first id, or all the last one.
+    """Consecutive queries and keys. All pairs that attend have the first id, or all the last one.
 
     Args:
         side: "left" for the first id, "right" for the last one.

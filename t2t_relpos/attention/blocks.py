@@ -82,7 +82,7 @@ class Segment(NamedTuple):
         """
         if call.sliding_window is None or self.is_single:
             return 0, self.num_keys
-        first, end = _masked_distances(call).window(0, self.block)
+        first, end = _masked_distances(call).keys_between(0, self.block)
         width = clip_size(end - first, 0, self.num_keys)
         return clip_size(position + first, 0, self.num_keys - width), width
 
@@ -174,7 +174,7 @@ def _key_range(call, start, length):
     length_k = call.length_k
     if not isinstance(call.query_offset, int):
         return 0, length_k
-    first, end = _masked_distances(call).window(call.query_offset + start, length)
+    first, end = _masked_distances(call).keys_between(call.query_offset + start, length)
     smallest = min(1, length_k)
     end = clip_size(end, smallest, length_k)
     first = clip_size(first, 0, end - smallest)

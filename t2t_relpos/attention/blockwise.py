@@ -87,8 +87,7 @@ def _extended(call):
 def _difference_rows(call):
     """Returns (difference rows, reference rows), two dicts by the name of the table.
 
-    Difference rows have the dtype of queries. Reference rows of values are sums with outputs, in
-    the accumulation dtype.
+    Both have the dtype of queries. Differences are computed in the accumulation dtype.
     """
     dtype, extended = accumulation_dtype(call.query.dtype), _extended(call)
     # Keys after a query have no rows.

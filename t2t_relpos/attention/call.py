@@ -20,11 +20,11 @@ _LONGEST = contextvars.ContextVar("longest", default=None)
 
 @contextlib.contextmanager
 def lengths_up_to(longest):
-    """Returns a context manager in which attention has 1 to `longest` queries, and as many keys.
+    """Returns a context manager that promises unknown lengths T and S between 1 and `longest`.
 
-    A graph of unknown lengths has a branch for each implementation that they may select. Branches
-    for other lengths are then left out, and those that are hardly faster. Results are undefined
-    for other lengths. None: no limit.
+    A graph of unknown lengths has a branch for each implementation that they may select. Those for
+    longer sequences are then left out, and one of `rows` and `full_matrix` where both take about
+    the same time. Results are undefined for other lengths. None: no promise.
     """
     token = _LONGEST.set(longest)
     try:
@@ -73,8 +73,7 @@ class AttentionCall:
         has_relative_query: whether the key table has queries of its own.
         needs_log_sums: whether the log-sum-exp of the scores is returned, or needed for sinks.
         equal_lengths: whether T = S, although lengths are unknown.
-        longest: a number that no unknown length exceeds, and 0 is none. Default: that of the
-            context `lengths_up_to`. None: no limit.
+        longest: as in `lengths_up_to`. Default: that of the context.
         query: as in `attend`.
         key: as in `attend`.
         value: as in `attend`.
@@ -185,7 +184,7 @@ class AttentionCall:
         return call._without_unused_rows()
 
     def _without_unused_rows(self):
-        """Returns the call with the table rows of `from_arguments`."""
+        """Returns the call with tables that are cut to the distances that occur."""
         is_known = self.knows_lengths and isinstance(self.query_offset, int)
         if self.distances is None or not (is_known and self.has_one_offset):
             return self

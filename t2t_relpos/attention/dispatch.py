@@ -1,8 +1,7 @@
 """The table of attention implementations, and the choice among them.
 
-The page docs/how_it_works/dispatch.md is generated from this module. `limits` has the numbers.
-
-A `call` is an `AttentionCall` of `t2t_relpos.attention.call`.
+`limits` has the numbers. Tables of docs/how_it_works/dispatch.md are made from this module.
+A `call` is an `AttentionCall`.
 """
 
 import dataclasses
@@ -66,8 +65,7 @@ BLOCK_REQUIREMENTS = (
     Condition("`dropout` is None or an `AttentionDropout`", lambda call: call.seeded_dropout),
     without("`portable` operations", "portable"),
 )
-# Algorithms that read tables, and return outputs only.
-STANDARD_RESULTS = (
+PLAIN_CALLS = (
     without("heads of queries that share keys", "grouped_queries"),
     without("`relative_query`", "has_relative_query"),
     without("`sinks` or returned log-sum-exps", "needs_log_sums"),
@@ -97,7 +95,9 @@ def _suits_window(call):
 
 
 SUITS_WINDOW = Condition(
-    f"a `sliding_window` only if it is the larger part of {limits.MASKED_WINDOWS} windows",
+    f"with a `sliding_window`, up to {limits.MASKED_WINDOWS} times the distances in it (at least "
+    f"{limits.SHORTEST_WINDOW}), and known lengths except on TensorFlow without XLA, or calls that "
+    "fail the block requirements",
     _suits_window,
 )
 
@@ -322,7 +322,7 @@ TABLE = (
             Condition("PyTorch", lambda call: call.backend == "torch"),
             NO_TRANSFORM,
             NO_TABLES,
-            *STANDARD_RESULTS,
+            *PLAIN_CALLS,
             *BLOCK_REQUIREMENTS,
             NO_DROPOUT,
             Condition(
@@ -355,7 +355,7 @@ TABLE = (
         requirements=(
             TENSORFLOW_WITHOUT_XLA,
             HAS_TABLE,
-            *STANDARD_RESULTS,
+            *PLAIN_CALLS,
             *BLOCK_REQUIREMENTS,
             Condition(
                 "K of at least 1, and queries at the positions of the last keys, S ≥ T ≥ 1",
@@ -408,7 +408,7 @@ TABLE = (
         reads_tables=True,
         saved_matrices=1,
         requirements=(
-            *(TENSORFLOW_ON_CPU, HAS_TABLE, *STANDARD_RESULTS, *BLOCK_REQUIREMENTS),
+            *(TENSORFLOW_ON_CPU, HAS_TABLE, *PLAIN_CALLS, *BLOCK_REQUIREMENTS),
             QUADRATIC_MEMORY_ALLOWED,
         ),
         preferences=(
@@ -423,7 +423,7 @@ TABLE = (
         "tensorflow.engine.attend_in_blocks",
         reads_tables=True,
         saved_matrices=0,
-        requirements=(TENSORFLOW_ON_CPU, HAS_TABLE, *STANDARD_RESULTS, *BLOCK_REQUIREMENTS),
+        requirements=(TENSORFLOW_ON_CPU, HAS_TABLE, *PLAIN_CALLS, *BLOCK_REQUIREMENTS),
         sizes={"cpu": limits.Sizes(256, causal_block=128, smallest=64, group=4096, chunk=32)},
         options={"save_weights": False},
     ),
@@ -450,11 +450,11 @@ TABLE = (
             HAS_FUSED_KERNEL,
             NO_TRANSFORM,
             HAS_TABLE,
-            *STANDARD_RESULTS,
+            *PLAIN_CALLS,
             *BLOCK_REQUIREMENTS,
             Condition(
-                "known lengths of at least 1 and an int `query_offset`, with less than 2³¹ entries "
-                "of a head: max(T, S) times N · H and R",
+                "known lengths of at least 1 and an int `query_offset`; max(T, S) · max(N · H, R) "
+                "below 2³¹",
                 _has_fused_positions,
             ),
             Condition(
@@ -478,7 +478,7 @@ TABLE = (
             HAS_TABLE,
             *BLOCK_REQUIREMENTS,
             Condition(
-                "known lengths of at least 1, and an int `query_offset`; on JAX, T = S and 0",
+                "known lengths of at least 1, and an int `query_offset`; on JAX T = S and offset 0",
                 _has_flash_positions,
             ),
             SUITS_FLASH_KERNEL,
@@ -584,11 +584,11 @@ def select(call, implementation=None):
             candidates.append(Candidate(row, condition))
             if condition is True:
                 return candidates
+    unmet = "; ".join(each.text for each in BLOCK_REQUIREMENTS if each.holds(call) is False)
     raise ValueError(
-        "Memory linear in length (`rematerialize=True`, `flash_attention=True` of a layer) does "
-        "not support returned attention scores, explicit positions, relative ids, a query offset "
-        "for each batch entry, or a custom dropout function. Remove these arguments, or set "
-        f"`flash_attention=None`. Received: {call}"
+        "Memory linear in length (`rematerialize=True`, `flash_attention=True` of a layer) "
+        f"requires: {unmet}. Positions of a layer are `relative_ids`. Remove these arguments, or "
+        f"set `flash_attention=None`. Received: {call}"
     )
 
 

@@ -96,8 +96,8 @@ ROWS_WITHOUT_BLOCKS = Limits({}, Limit(512, 512))
 FEWEST_QUERIES_OF_ROWS = 64
 # `full_matrix` is faster than `rows` from this many positions on a CPU.
 SHORTEST_FULL_MATRIX = Limit(96, 40)
-# Within `lengths_up_to`, a graph has one of the two where the other saves little: `rows` up to this
-# many positions. If causal lengths exceed the limit above, `full_matrix` for shorter ones too.
+# Within `lengths_up_to`, a graph has one of the two where the other saves little: `rows` if no
+# length exceeds this; in causal attention, `full_matrix` if one may exceed `SHORTEST_FULL_MATRIX`.
 LONGEST_ROWS_ALONE = 128
 # In training on a CPU, it is faster than blocks up to this many positions. On an accelerator, it
 # would need too much memory for more.
@@ -119,9 +119,11 @@ LONGEST_WITHOUT_FLASH = Limits(
 )
 # The same for heads of queries that share keys, which `flash` repeats.
 LONGEST_SHARED_KEYS_WITHOUT_FLASH = Limits({}, Limit(1024, 1024))
-# `flash` reads scores by id of all queries: memory, with tables longer than this number of depths.
-# Its windows take long if they have more than this share of the positions.
-WIDEST_FLASH_WINDOW, LONGEST_FLASH_TABLE = 0.25, 6
+# `flash` reads scores by id of all queries. Its windows take long if they have more than this share
+# of the positions.
+WIDEST_FLASH_WINDOW = 0.25
+# It needs much memory for tables with more rows than this number of depths.
+LONGEST_FLASH_TABLE = 6
 # With a sliding window, the full matrix with a mask is used up to this many windows, which have at
 # least this many positions.
 MASKED_WINDOWS, SHORTEST_WINDOW = 4, 16

@@ -166,7 +166,7 @@ def test_explain_of_a_layer_reads_its_settings():
     half = make(key_dim=64, dtype="mixed_bfloat16", dropout=0.1)
     assert half.explain(3000, **on_gpu).chosen == "flash"
     assert half.explain(3000, training=True, **on_gpu).chosen == "scanned_blocks"
-    with pytest.raises(ValueError, match="does not support returned attention scores"):
+    with pytest.raises(ValueError, match="requires: no returned weights"):
         make(flash_attention=True).explain(7, return_weights=True)
 
 

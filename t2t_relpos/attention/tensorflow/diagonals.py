@@ -120,7 +120,7 @@ class Diagonals:
 
     def __init__(self, queries, first, length_q, length_k, *, first_key=0, sum_by_matmul=False):
         band = queries.band
-        lowest, end = band.diagonals.window(first, 1)
+        lowest, end = band.diagonals.keys_between(first, 1)
         self._diagonals = lowest, end - 1
         self._has_left_tail = band.has_left_tail
         if not band.has_left_tail:
@@ -262,7 +262,7 @@ class ScoreBlock(NamedTuple):
 
         The first has `"d_query"`, without the key table, and, with a key table, those of
         `Diagonals.sums`. The second has `"key"` and `"value"`. `by_query` has gradients of the
-        outputs, as `_Attention.backward` of `engine` makes it.
+        outputs, as `_gradients` of `engine` makes it.
         """
         dtype = self.arguments.query.dtype
         d_scores = self._products(by_query, value) * dropped

@@ -34,7 +34,8 @@ class Arguments(NamedTuple):
     The first five, those of `TENSORS`, are as in `attend`.
 
     Args:
-        distances: the `Distances` of the tables, at least 1; to the left at least 2 if causal.
+        distances: the `Distances` of the tables, at least 1; in blocks to the left at least 2 if
+            causal.
         masks: tuple of bool masks, each broadcasts to `[B, N, T, S]`. True = attend. In one block,
             they include causality and the sliding window.
         seed: seed of the dropout, or None.
@@ -43,8 +44,7 @@ class Arguments(NamedTuple):
         may_be_fully_masked: whether a query may have no valid keys.
         chunk: number of keys of a chunk of the left tail, at least 2, an int or a scalar tensor.
             Unused without a left tail.
-        query_offset: key position of query 0, an int or a scalar tensor. Unused in one block, as
-            all that follow.
+        query_offset: key position of query 0, an int or a scalar tensor. Unused in one block.
         sliding_window: a query attends to keys at distances less than this, or None.
         largest_block: largest C. None: one block.
         keys_per_group: G times the number of keys that a block reads is at most this.
@@ -360,7 +360,7 @@ class _BlockLoops:
         masked = masked_distances(causal=causal, sliding_window=window)
         # The block also reads the keys of its band.
         read = Distances(*map(max, masked, arguments.diagonals))
-        lowest, highest = read.window(self._first(number), self._block_size)
+        lowest, highest = read.keys_between(self._first(number), self._block_size)
         end = clip_size(highest, 0, end)
         if window is not None:
             first = clip_size(lowest, 0, end)
