@@ -100,14 +100,14 @@ class Runs(NamedTuple):
         start: first key of the window. All keys before it are far to the left of all queries.
         width: number of keys of the window. All keys after them are far to the right.
         position: position of the first query among the keys of the window.
-        range: smallest and largest such position of the blocks of a loop, whose position is traced.
-            Default: None, the position is known.
+        position_range: the smallest and the largest position of the blocks of a loop. Default:
+            None, the position is an int, or there is no loop.
     """
 
     start: Any
     width: Any
     position: Any
-    range: Any = None
+    position_range: Any = None
 
     @classmethod
     def of(cls, distances, first_position, num_queries, num_keys):

@@ -398,7 +398,9 @@ class Block:
             # The reference id gets 0. If causal, the id of later keys gets 0 too: they are masked.
             by_id_with_reference = pad_columns(by_id, int(self._call.causal), 1)
             distances = self._call.distances
-            bias = expand_ids(by_id_with_reference, distances, *runs[1:])
+            bias = expand_ids(
+                by_id_with_reference, distances, runs.width, runs.position, runs.position_range
+            )
             scores = scores + self._window_to_keys(bias)
         if not self._has_left_run():
             return scores
@@ -408,7 +410,8 @@ class Block:
         """Returns the sums of weights by id `[B, N, C, L]`, the transpose of `_add_bias`."""
         runs, distances = self._runs, self._call.distances
         if self._has_window():
-            sums = sum_by_id(self._keys_to_window(weights), distances, *runs[2:])
+            window = self._keys_to_window(weights)
+            sums = sum_by_id(window, distances, runs.position, runs.position_range)
         else:
             sums = ops.repeat(ops.zeros_like(weights[..., :1]), distances.num_ids, axis=-1)
         # Without the reference id. If causal, it is the first, and the last is that of later keys.
@@ -424,14 +427,14 @@ class Block:
 
     def _keys_to_window(self, x):
         """Returns the window of `[.., S]`, `[.., width]`."""
-        start, width = self._runs[:2]
+        start, width = self._runs.start, self._runs.width
         if isinstance(start, int):
             return x[..., start : start + width]
         return ops.slice(x, start_indices(0, 0, 0, start), (*ops.shape(x)[:-1], width))
 
     def _window_to_keys(self, x):
         """Returns `[.., S]` of `[.., width]`, the transpose of `_keys_to_window`."""
-        start, width = self._runs[:2]
+        start, width = self._runs.start, self._runs.width
         if isinstance(start, int):
             return pad_columns(x, start, self._num_keys - start - width)
         zeros = ops.zeros((*ops.shape(x)[:-1], self._num_keys), dtype=x.dtype)
