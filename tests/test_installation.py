@@ -12,7 +12,7 @@ import importlib, pkgutil, sys
 import t2t_relpos.trainer.translate, trainer
 assert trainer.OWNER == "another package" and "keras" not in sys.modules
 # Modules of other backends, and programs, which define their flags when they are run.
-optional = "__main__", "jax", "torch", "flash", "fused", "exchange", "comparison"
+optional = "__main__", "jax", "torch", "flash", "fused", "kernels", "exchange", "comparison"
 for module in pkgutil.walk_packages(t2t_relpos.__path__, "t2t_relpos."):
     if not module.name.endswith(optional) and ".families." not in module.name:
         importlib.import_module(module.name)

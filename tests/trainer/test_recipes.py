@@ -46,6 +46,7 @@ def test_recorded_settings_equal_the_recipe(trained, wmt14):
     chosen |= {"byte_fallback": False, "normalization": "nmt_nfkc"}
     recorded = json.loads((trained / "run.json").read_text())
     assert set(recorded.pop("contents")) == {"train", "dev"}
+    assert recorded.pop("longest") > 0 and recorded.pop("first_step_seconds") > 0
     assert recorded == expected.to_dict() | chosen
     architecture = TransformerConfig.from_preset("shaw_base", vocab_size=251, **SMALLER)
     assert ModelDirectory.open(trained).read_config()["architecture"] == architecture.to_dict()
