@@ -331,7 +331,7 @@ TABLE = (
             NO_SLIDING_WINDOW,
             Condition("values as deep as keys", lambda call: call.key_dim == call.value_dim),
             Condition(
-                "with `rematerialize=True`, masks of keys only, or `causal` as the only mask, with "
+                "with `rematerialize` True, masks of keys only, or `causal` as the only mask, with "
                 "T = S",
                 _has_small_mask,
             ),
@@ -367,7 +367,7 @@ TABLE = (
             Condition(
                 f"up to {limits.FULL_MATRIX}. On a CPU, at least {limits.SHORTEST_FULL_MATRIX} and "
                 f"K + {limits.FULL_MATRIX_SIZES.long_chunk} (causal: K) queries, and without "
-                f"`rematerialize=False` up to {limits.ROWS.platforms[limits.TENSORFLOW_CPU]}",
+                f"`rematerialize` False up to {limits.ROWS.platforms[limits.TENSORFLOW_CPU]}",
                 _suits_full_matrix,
             ),
             SUITS_WINDOW,
@@ -412,7 +412,7 @@ TABLE = (
             QUADRATIC_MEMORY_ALLOWED,
         ),
         preferences=(
-            Condition("`rematerialize=False`", lambda call: call.rematerialize is False),
+            Condition("`rematerialize` False", lambda call: call.rematerialize is False),
             up_to(limits.SAVED_BLOCKS),
         ),
         sizes={"cpu": limits.Sizes(512, causal_block=256, smallest=64, group=16384, chunk=64)},
@@ -465,7 +465,7 @@ TABLE = (
             NO_SLIDING_WINDOW,
             NO_DROPOUT,
         ),
-        preferences=(Condition("`rematerialize=True`", lambda call: call.rematerialize is True),),
+        preferences=(Condition("`rematerialize` True", lambda call: call.rematerialize is True),),
         sizes=dict.fromkeys(("cpu", "gpu"), limits.Sizes(64)),
     ),
     Implementation(
@@ -488,7 +488,7 @@ TABLE = (
         ),
         preferences=(
             Condition(
-                f"`rematerialize=True`, or more than {limits.LONGEST_WITHOUT_FLASH}",
+                f"`rematerialize` True, or more than {limits.LONGEST_WITHOUT_FLASH}",
                 _is_long_for_flash,
             ),
             Condition(

@@ -137,7 +137,7 @@ FUSED = {**TORCH_GPU, "dtype": "bfloat16", "rematerialize": True}
         ({**FUSED, "dtype": "float64"}, "fused", "requires values as deep as keys, 16"),
         ({**FUSED, "key_dim": 160}, "fused", "requires values as deep as keys, 16"),
         ({**FUSED, "device": "cpu"}, "fused", "requires PyTorch with Triton on an NVIDIA GPU"),
-        ({**FUSED, "rematerialize": None}, "fused", "requires `rematerialize=True`"),
+        ({**FUSED, "rematerialize": None}, "fused", "requires `rematerialize` True"),
     ],
 )
 def test_explanation_names_the_failed_condition(options, name, reason):
