@@ -14,16 +14,9 @@ from speech_models import CASES, fastspeech2, wav2vec2_conformer
 from t2t_relpos.integrations.families import transformer_xl
 from t2t_relpos.integrations.transformers import replace_attention
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 NAMES = "w2v-BERT, relative", "Wav2Vec2-Conformer", "SeamlessM4T v1", "FastSpeech2-Conformer"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Lets PyTorch use one thread, which is faster for small models."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def replaced(model):

@@ -30,20 +30,14 @@ from t2t_relpos.integrations.transformers import (
 )
 
 # Raised by VITS of older versions of transformers, when it is imported.
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated"),
+]
 
 FAMILIES = registered_families()
 # Older versions of transformers lack some.
 INSTALLED = [name for name, each in FAMILIES.items() if not import_error(each)]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Lets PyTorch use one thread, which is faster for small models."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

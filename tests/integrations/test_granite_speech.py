@@ -20,21 +20,15 @@ from t2t_relpos.integrations.transformers import (
 )
 
 # The name of newer versions of transformers does not exist in older ones.
-pytestmark = pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated")
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated"),
+]
 # The attention of transformers is in blocks of 20 frames here.
 SIZE = 20
 # One frame; less than a block; one, two and five blocks; two blocks and a part of one.
 LENGTHS = 1, 13, 20, 40, 100, 57
 NAMES = "Granite Speech", "Granite Speech Plus", "Granite Speech 5"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Lets PyTorch use one thread, which is faster for small models."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def make(name, dtype=torch.float64, **changes):

@@ -40,14 +40,10 @@ VOCAB, LENGTH, KINDS = 61, 23, ("Inkling", "Inkling2", "Inkling2Loop")
 
 
 @pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Lets PyTorch use one thread, which is faster for small models, and compares the families."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def compared_families(one_thread):
+    """Compares the families before the first test."""
     for family in FAMILIES:
         comparison.compare_family(family)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -24,16 +24,7 @@ BATCH_SIZES = 1, 3
 # Fewer positions than the clipping distances, and more.
 LENGTHS = 3, 21, 300
 # Raised by PyTorch's exporter.
-pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Lets PyTorch use one thread, which is faster for small models."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
 
 
 class Module(nn.Module):

@@ -21,19 +21,13 @@ PARAKEET, NEMOTRON = "Parakeet", "Nemotron ASR"
 NAMES = [x for x in (PARAKEET, NEMOTRON) if not families.import_error(registered_families()[x])]
 if not NAMES:
     pytest.skip("transformers has no Parakeet", allow_module_level=True)
-pytestmark = pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated")
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated"),
+]
 # Settings of Nemotron: one frame a chunk; chunks in one window; a window that is no multiple of the
 # smallest one; chunks without others before them; more keys before a window than it has queries.
 CHUNKS = [(0, 5), (13, 71), (6, 15), (4, 1), (0, 100)]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Lets PyTorch use one thread, which is faster for small models."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def make(name, dtype=torch.float64, **changes):

@@ -58,17 +58,13 @@ CLASSES = {imported(kind) for each in FAMILIES for kind in each.methods}
 
 
 @pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Lets PyTorch use one thread, which is faster for small models, and compares all families.
+def compared_families(one_thread):
+    """Compares all families before the first test.
 
     `replace_attention` would compare a family in the first test that exchanges it.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     for family in FAMILIES:
         comparison.compare_family(family)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -19,15 +19,12 @@ from t2t_relpos.integrations.transformers import (
 
 
 @pytest.fixture
-def process_group():
+def process_group(one_thread):
     """Makes a process group of this process, with one thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     store = torch.distributed.HashStore()
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield
     torch.distributed.destroy_process_group()
-    torch.set_num_threads(threads)
 
 
 def results(case, model):

@@ -1,6 +1,7 @@
 """Preparation of a run: vocabularies, architecture and encoded corpora."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 
@@ -18,7 +19,7 @@ from ..config import (
     TEXT_FILES,
     RunConfig,
 )
-from ..data.batching import report_lengths
+from ..data.batching import LengthReport, report_lengths
 from ..data.corpus import Corpus, MissingSplitError, read_tfds
 from ..data.encoding import EncodedPairs, encode_pairs
 from ..data.sentencepiece_tokenizer import NORMALIZATIONS, SentencePieceTokenizer
@@ -60,6 +61,11 @@ class Preparation:
     dev_pairs: EncodedPairs | None
     contents: dict[str, str]
 
+    @functools.cached_property
+    def lengths(self) -> LengthReport:
+        """Counts of the training pairs by their lengths."""
+        return report_lengths(self.train_pairs, self.config.max_length)
+
 
 def describe(prepared: Preparation, model: keras.Model, devices: int) -> str:
     """Returns the settings, counts of training pairs and number of parameters as text.
@@ -67,7 +73,7 @@ def describe(prepared: Preparation, model: keras.Model, devices: int) -> str:
     `model` is the Transformer, or a model that contains it. `devices` is the number that train.
     """
     config = prepared.config
-    lengths = report_lengths(prepared.train_pairs, config.max_length)
+    lengths = prepared.lengths
     source, target = (tokenizer.vocab_size for tokenizer in prepared.tokenizers)
     vocabulary = f"Vocabularies: {source} source and {target} target pieces"
     if prepared.tokenizers.is_shared:

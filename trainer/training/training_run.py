@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from ..config import RunConfig
-from ..data.batching import evaluation_batches, report_lengths, training_batches
+from ..data.batching import evaluation_batches, training_batches
 from ..model_dir import ModelDirectory
 from .batch_parts import shard
 from .callbacks import FirstStep, Steps, StopAtNan, StopSignals, WriteCheckpoints
@@ -102,7 +102,7 @@ class TrainingRun:
 
     def _longest_sequences(self):
         """Returns the `Longest` of the data. A resumed run keeps that of training."""
-        train = report_lengths(self._prepared.train_pairs, self.config.max_length).boundary
+        train = self._prepared.lengths.boundary
         if self._recorded:
             # Runs of earlier versions have no limit. The text may have changed.
             recorded = self._recorded.get("longest")

@@ -6,6 +6,7 @@ import torch
 
 from t2t_relpos.attention.attend import attend
 from t2t_relpos.attention.dropout import AttentionDropout
+from t2t_relpos.integrations.exchange import is_exchanged
 
 
 def attend_heads(module, projected, tables, distances, masks, *, chunks=None, **options):
@@ -43,6 +44,16 @@ def attend_heads(module, projected, tables, distances, masks, *, chunks=None, **
     run = attend_all if chunks is None else functools.partial(_attend_in_chunks, attend_all, chunks)
     outputs, weights = run(query * options["scale"], key, value, **masks)
     return outputs.transpose(1, 2).flatten(2), weights
+
+
+def returns_weights(module, asked=None):
+    """Returns whether a call returns weights. `asked` is its `output_attentions`, or None."""
+    return bool(module.config.output_attentions if asked is None else asked)
+
+
+def has_exchanged_layers(encoder):
+    """Returns whether the layers of an encoder and their `self_attn` are exchanged."""
+    return all(is_exchanged(layer) and is_exchanged(layer.self_attn) for layer in encoder.layers)
 
 
 def _split_heads(x, head_dim):

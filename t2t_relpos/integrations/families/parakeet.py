@@ -17,8 +17,8 @@ that are no padding, there and here. Outputs of other frames do not depend on th
 import torch
 from torch.nn import functional
 
-from t2t_relpos.integrations.exchange import is_exchanged
 from t2t_relpos.integrations.families import Family
+from t2t_relpos.integrations.families.attention import has_exchanged_layers, returns_weights
 from t2t_relpos.integrations.families.transformer_xl import (
     attend_transformer_xl,
     is_exported,
@@ -40,7 +40,6 @@ def _attend(module, hidden_states, positions, masks, chunks=None, **kwargs):
         chunks: (frames of a chunk, chunks before it). Default: None.
         **kwargs: `output_attentions`.
     """
-    asked = kwargs.get("output_attentions")
     attend = attend_transformer_xl if chunks is None else _windowed(chunks)
     outputs, weights = attend(
         module,
@@ -51,7 +50,7 @@ def _attend(module, hidden_states, positions, masks, chunks=None, **kwargs):
         head_dim=module.head_dim,
         scale=module.scaling,
         dropout=module.attention_dropout,
-        return_weights=bool(module.config.output_attentions if asked is None else asked),
+        return_weights=returns_weights(module, kwargs.get("output_attentions")),
     )
     return module.o_proj(outputs), weights
 
@@ -94,8 +93,7 @@ class _Encoder:
     def _takes_key_mask(self):
         """Returns whether layers take masks of keys, and positions without a batch."""
         has_dropout = self.training and self.dropout_positions
-        layers = (x for layer in self.layers for x in (layer, layer.self_attn))
-        return not (has_dropout or is_exported()) and all(map(is_exchanged, layers))
+        return not (has_dropout or is_exported()) and has_exchanged_layers(self)
 
     def _run_layers(self, hidden_states, **options):
         """Returns the hidden states after all layers that LayerDrop leaves."""
@@ -205,7 +203,7 @@ class NemotronEncoder(_Encoder):
     def forward(self, input_features, attention_mask=None, *args, **kwargs):
         cached = any(kwargs.get(name) for name in ("cache", "padding_cache", "past_key_values"))
         # Weights are of all pairs.
-        asked = kwargs.get("output_attentions", self.config.output_attentions)
+        asked = returns_weights(self, kwargs.get("output_attentions"))
         cached = cached or kwargs.get("use_cache", getattr(self.config, "use_cache", False))
         if args or cached or asked or not self._takes_key_mask():
             return super().forward(input_features, attention_mask, *args, **kwargs)

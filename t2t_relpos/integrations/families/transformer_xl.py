@@ -61,7 +61,7 @@ def _heads_of_group(query, head_dim):
     A graph takes all lengths, so it has one group.
     """
     heads = query.shape[-1] // head_dim
-    if query.device.type != "cpu" or torch.compiler.is_compiling() or torch.jit.is_tracing():
+    if query.device.type != "cpu" or torch.compiler.is_compiling():
         return heads
     # Two heads of depth 192 are faster together, in FastSpeech2-Conformer.
     size = query.shape[0] * query.shape[1] * min(head_dim, 128)

@@ -9,9 +9,14 @@ Frames of padding attend to the frames that are none, in transformers and here, 
 
 import torch
 
-from t2t_relpos.integrations.exchange import is_exchanged
 from t2t_relpos.integrations.families import Family
-from t2t_relpos.integrations.families.attention import attend_heads, key_mask, mask_arguments
+from t2t_relpos.integrations.families.attention import (
+    attend_heads,
+    has_exchanged_layers,
+    key_mask,
+    mask_arguments,
+    returns_weights,
+)
 from t2t_relpos.integrations.families.transformer_xl import attend_transformer_xl, is_exported
 
 
@@ -50,12 +55,11 @@ def _projected(module, hidden_states):
 
 
 def _settings(module, options):
-    asked = options.get("output_attentions")
     return {
         "head_dim": module.head_size,
         "scale": module.scaling,
         "dropout": module.dropout.p,
-        "return_weights": bool(module.config.output_attentions if asked is None else asked),
+        "return_weights": returns_weights(module, options.get("output_attentions")),
     }
 
 
@@ -63,7 +67,7 @@ def takes_key_mask(encoder):
     """Returns whether `attend` computes all layers of an encoder."""
     if encoder.config.position_embeddings_type == "relative" and is_exported():
         return False
-    return all(is_exchanged(layer) and is_exchanged(layer.self_attn) for layer in encoder.layers)
+    return has_exchanged_layers(encoder)
 
 
 def zero_padding(hidden_states, padding_mask):
