@@ -83,7 +83,7 @@ class Distances(NamedTuple):
 
 
 def masked_distances(*, causal, sliding_window):
-    """Returns the `Distances` from which on keys are masked: a query attends to those in between.
+    """Returns the `Distances` of the nearest masked keys. A query attends to the keys between them.
 
     Args:
         causal: whether keys after a query are masked.
@@ -143,7 +143,7 @@ class Runs(NamedTuple):
             return clip_size(first, 0, num_keys - width)
 
         first_key = start(first_position)
-        # Beyond these limits, no key of the window has a row of its own.
+        # Beyond these limits, no key of the window has a separate row.
         limits = 1 - num_queries - distances.right, width - 1 + distances.left
         if ends is not None:
             # `x - start(x)` never decreases with x, so that the ends have its extremes.
@@ -155,7 +155,7 @@ class Runs(NamedTuple):
         """Returns (runs of all distances between a query and a key, first id of the window).
 
         The distances, in ascending order, are those of one query to T + S - 1 keys. The window has
-        the distances from `-left` to `right`: each has an id of its own.
+        the distances from `-left` to `right`: each has a separate id.
         """
         position = length_q - 1 + query_offset
         closed = Distances(distances.left + 1, distances.right + 1)

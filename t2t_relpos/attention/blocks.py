@@ -155,7 +155,7 @@ def make_segments(call, sizes, *, unrolled):
     num_segments = 1
     if call.causal and window is None and isinstance(call.query_offset, int):
         num_segments = min(num_blocks, sizes.causal_segments)
-    # Loops of PyTorch run in Python: each block can have keys of its own.
+    # Loops of PyTorch run in Python: each block can have other keys.
     num_segments = num_blocks if unrolled or call.backend == "torch" else num_segments
     segments = []
     for index in range(num_segments):

@@ -70,7 +70,7 @@ class AttentionCall:
         portable: whether the implementation must use standard operations only. Default: whether the
             context `portable` is entered or Keras exports to a format that needs it.
         grouped_queries: whether there are fewer heads of keys than of queries.
-        has_relative_query: whether the key table has queries of its own.
+        has_relative_query: whether the key table has separate queries.
         needs_log_sums: whether the log-sum-exp of the scores is returned, or needed for sinks.
         equal_lengths: whether T = S, although lengths are unknown.
         longest: as in `lengths_up_to`. Default: that of the context.

@@ -25,7 +25,7 @@ from t2t_relpos.backend import (
     ops,
 )
 
-# Tensors of a call that an algorithm with a gradient of its own differentiates.
+# Tensors of a call that an algorithm with a custom gradient differentiates.
 DIFFERENTIABLE = (
     *("query", "key", "value", "scores_by_id"),
     *("relative_query", "key_table", "value_table"),
@@ -108,7 +108,7 @@ def extend_tables(call, distances):
 
 
 def differentiate(call, forward, backward, plain):
-    """Returns the `Results` of an algorithm with a gradient of its own.
+    """Returns the `Results` of an algorithm with a custom gradient.
 
     All tensors are arguments of the functions, in the call: a gradient with respect to a captured
     tensor would be lost.
