@@ -459,7 +459,12 @@ def matmul_transposed(x, y):
 
 def matmul_matrix(x, matrix):
     """Returns `[B, N, T, X]` times a matrix `[X, Y]`: `[B, N, T, Y]`."""
-    return ops.matmul(x, matrix)
+    # In rank 2. With one head, tf.matmul of `[B, 1, T, X]` and `[X, Y]` corrupts memory in
+    # TensorFlow 2.21 with oneDNN (tensorflow/tensorflow#117700). XLA's gradient of a product of
+    # rank 4 copies its inputs.
+    batch, heads, length, width = ops.shape(x)
+    product = ops.matmul(ops.reshape(x, (batch * heads * length, width)), matrix)
+    return ops.reshape(product, (batch, heads, length, ops.shape(matrix)[-1]))
 
 
 def fill_masked(x, mask, number):

@@ -58,7 +58,6 @@ __all__ = [
     "is_compiled_by_xla",
     "is_portable",
     "layer_normalization",
-    "matmul_matrix",
     "matmul_transposed",
     "project",
     "shape",
@@ -197,14 +196,6 @@ def _leading_sizes(x):
 
 def matmul_transposed(x, y):
     return tf.matmul(x, y, transpose_b=True)
-
-
-def matmul_matrix(x, matrix):
-    # In rank 2: with one head, tf.matmul of `[B, 1, T, X]` and `[X, Y]` corrupts memory in
-    # TensorFlow 2.21 with oneDNN (tensorflow/tensorflow#117700).
-    batch, heads, length, width = ops.shape(x)
-    product = tf.matmul(tf.reshape(x, (batch * heads * length, width)), matrix)
-    return tf.reshape(product, (batch, heads, length, ops.shape(matrix)[-1]))
 
 
 def write_slice(x, update, start, axis):
