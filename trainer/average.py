@@ -101,10 +101,8 @@ def _run(values):
         raise ValueError(f"Expected different steps. Received: --steps={','.join(values.steps)}.")
     write_average(directory, paths, values.output_dir)
     names = ", ".join(path.name for path in paths)
-    print(
-        f"Wrote the mean of {len(paths)} checkpoints of {values.model_dir} to "
-        f"{values.output_dir}: {names}"
-    )
+    count = "1 checkpoint" if len(paths) == 1 else f"{len(paths)} checkpoints"
+    print(f"Wrote the mean of {count} of {values.model_dir} to {values.output_dir}: {names}")
 
 
 main = functools.partial(entry_point.run, "trainer.average", _run)

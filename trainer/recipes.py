@@ -8,6 +8,8 @@ over all devices.
 import json
 from pathlib import Path
 
+from absl import logging
+
 from t2t_relpos._suggestions import most_similar
 from t2t_relpos.hparams_sets import DEFAULTS as HPARAMS
 from t2t_relpos.hparams_sets import PRESET_SETS, SETS, parse_hparams
@@ -165,6 +167,13 @@ def _preset_hint(name):
 def _hparams_recipe(config):
     hparams = parse_hparams(config.hparams_set, config.hparams or "")
     _check_training(hparams)
+    rate = parse_hparams(config.hparams_set)["learning_rate"]
+    if hparams["learning_rate"] != rate and _schedule_factors(hparams) != {"legacy"}:
+        logging.warning(
+            "The hparam learning_rate has no effect on the learning rate schedule %r, as in "
+            "tensor2tensor. Give learning_rate_constant.",
+            hparams["learning_rate_schedule"],
+        )
     recipe = _T2T_RUN | training_settings(hparams)
     # In tensor2tensor, `clip_grad_norm=0` means no clipping, and `max_length=0` means `batch_size`.
     recipe["max_length"] = hparams["max_length"] or hparams["batch_size"]

@@ -13,7 +13,7 @@ _REPLACEMENTS = {
     # t2t-trainer
     "problem": {
         "train": "--train_source=FILE and --train_target=FILE, or --data=NAME of TensorFlow "
-        "Datasets; --train_text=FILE for a language model",
+        "Datasets; --train_text=FILE for a language model. --vocab_size if the text is small",
         "evaluate": "--source=FILE and --target=FILE, or --data=NAME of TensorFlow Datasets",
         "import_t2t": "--vocab=FILE, the vocabulary of the problem, and --target_space_id",
         "": _IN_MODEL,
@@ -42,7 +42,8 @@ _REPLACEMENTS = {
         "": "leave it out: nothing is registered",
     },
     "train_steps": {"": "leave it out: it is a flag of train"},
-    "eval_steps": {"": "leave it out: the whole dev set is evaluated"},
+    "eval_steps": {"": "leave it out: train evaluates all of --dev_source and --dev_target"},
+    "eval_throttle_seconds": {"": "--evaluate_every of train"},
     "eval_use_test_set": {"": "`python -m trainer.evaluate` with the test set"},
     "eval_run_autoregressive": {"": "--dev_bleu of train"},
     "eval_early_stopping_steps": {"": "--early_stopping=EVALUATIONS of train"},

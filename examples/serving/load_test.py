@@ -144,7 +144,10 @@ def main(argv):
     lines = Path(values.text).read_text().splitlines()
     count = values.sentences
     requests = [lines[i : i + count] for i in range(0, max(len(lines) - count + 1, 1), count)]
-    call(text=tf.constant(requests[0]))  # TensorFlow optimizes the graph in the first call.
+    try:
+        call(text=tf.constant(requests[0]))  # TensorFlow optimizes the graph in the first call.
+    except tf.errors.OpError as error:
+        raise SystemExit(f"The first request failed: {error.message.splitlines()[0]}") from None
     loaded = resident_megabytes()
     found = load_test(call, requests, seconds=values.seconds, threads=values.threads)
     print("\n".join(describe(found)))

@@ -108,3 +108,18 @@ def test_recipes_equal_the_paper():
         dropout=0.1,
     ).resolve()
     assert french.architecture_overrides() == {"dropout": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("hparams_set", "change", "rate", "warned"),
+    [
+        ("transformer_base", "learning_rate=0.1", 2.0, True),
+        ("transformer_base", "learning_rate_constant=1.0", 1.0, False),
+        ("transformer_base", "", 2.0, False),
+        ("transformer_base_v1", "learning_rate=0.1", 1.0, False),  # The schedule is `legacy`.
+    ],
+)
+def test_learning_rate_without_effect_is_reported(caplog, hparams_set, change, rate, warned):
+    settings = {"hparams_set": hparams_set, "hparams": change, "model_dir": "any", "data": "any"}
+    assert RunConfig(**settings).resolve().learning_rate == rate
+    assert ("Give learning_rate_constant" in caplog.text) == warned

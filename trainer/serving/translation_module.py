@@ -377,6 +377,9 @@ class FastTransformer(tf.Module):
         self.start_search, self.score = folded.start_search, folded.score
 
 
+_EXPORTED = "maximum of this export (--{} of trainer.export)"
+
+
 def checked_search(arguments: dict, max_beam_size: int, longest: int) -> dict:
     """Returns the arguments of `translate`, with control dependencies on checks of their range.
 
@@ -384,9 +387,14 @@ def checked_search(arguments: dict, max_beam_size: int, longest: int) -> dict:
     """
     alpha, beam_size = arguments["alpha"], arguments["beam_size"]
     checks = [
-        _check_range(arguments, "beam_size", max_beam_size, "maximum of this export"),
+        _check_range(arguments, "beam_size", max_beam_size, _EXPORTED.format("max_beam_size")),
         _check_range(arguments, "num_results", beam_size, "beam_size"),
-        _check_range(arguments, "max_length", longest, "maximum of this export"),
+        _check_range(
+            arguments,
+            "max_length",
+            longest,
+            _EXPORTED.format("max_input_length and --extra_length"),
+        ),
         (
             (alpha >= 0.0) & (alpha < float("inf")),
             ["Expected alpha to be a finite number of at least 0. Received: ", alpha],

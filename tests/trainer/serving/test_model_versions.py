@@ -131,7 +131,7 @@ def test_session_equals_the_loaded_model(exported_dir, loaded):
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         tf.compat.v1.saved_model.load(session, ["serve"], str(exported_dir / "1"))
         answers = [ask(session, *call) for call in asked]
-        message = "Expected beam_size from 1 to 32, the maximum of this export. Received: 0."
+        message = r"beam_size from 1 to 32, the maximum of this export \(--max_beam_size of .*: 0."
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             ask(session, "translate", refused)
         with pytest.raises(tf.errors.InvalidArgumentError, match="Expected ids from 0 to"):

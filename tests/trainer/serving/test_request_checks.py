@@ -22,9 +22,12 @@ def test_checked_search_returns_valid_arguments():
         }
 
 
-BEAM = "Expected beam_size from 1 to 7, the maximum of this export. Received: {}."
+EXPORTED = "the maximum of this export (--{} of trainer.export). Received: {{}}."
+BEAM = "Expected beam_size from 1 to 7, " + EXPORTED.format("max_beam_size")
 RESULTS = "Expected num_results from 1 to 4, the beam_size. Received: {}."
-LENGTH = "Expected max_length from 1 to 29, the maximum of this export. Received: {}."
+LENGTH = "Expected max_length from 1 to 29, " + EXPORTED.format(
+    "max_input_length and --extra_length"
+)
 ALPHA = "Expected alpha to be a finite number of at least 0. Received: {}."
 
 

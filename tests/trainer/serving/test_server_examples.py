@@ -100,7 +100,7 @@ def test_a_request_of_each_signature_of_a_language_model_is_answered(make_module
     tokenizer = make_module().tokenizers.source
     sizes = {"num_decoder_layers": 1, "hidden_dim": 8, "intermediate_dim": 8, "num_heads": 2}
     config = TransformerConfig(vocab_size=tokenizer.vocab_size, **sizes)
-    settings = GenerationSettings(sampler="random", max_length=12)
+    settings = GenerationSettings(max_length=12)
     module = LanguageModule(CausalLM(config=config), tokenizer, settings)
     requests = bodies("language_model")
     assert {*requests} == {*module.signatures}
