@@ -116,7 +116,7 @@ def test_recipes_equal_the_paper():
         ("transformer_base", "learning_rate=0.1", 2.0, True),
         ("transformer_base", "learning_rate_constant=1.0", 1.0, False),
         ("transformer_base", "", 2.0, False),
-        ("transformer_base_v1", "learning_rate=0.1", 1.0, False),  # The schedule is `legacy`.
+        ("transformer_base_v1", "learning_rate=0.2", 2.0, False),  # The schedule is `legacy`.
     ],
 )
 def test_learning_rate_without_effect_is_reported(caplog, hparams_set, change, rate, warned):

@@ -377,7 +377,7 @@ class FastTransformer(tf.Module):
         self.start_search, self.score = folded.start_search, folded.score
 
 
-_EXPORTED = "maximum of this export (--{} of trainer.export)"
+_MAXIMUM = "maximum of this export (--{} of trainer.export)"
 
 
 def checked_search(arguments: dict, max_beam_size: int, longest: int) -> dict:
@@ -386,15 +386,11 @@ def checked_search(arguments: dict, max_beam_size: int, longest: int) -> dict:
     `longest` is the maximum `max_length`.
     """
     alpha, beam_size = arguments["alpha"], arguments["beam_size"]
+    lengths = "max_input_length and --extra_length"
     checks = [
-        _check_range(arguments, "beam_size", max_beam_size, _EXPORTED.format("max_beam_size")),
+        _check_range(arguments, "beam_size", max_beam_size, _MAXIMUM.format("max_beam_size")),
         _check_range(arguments, "num_results", beam_size, "beam_size"),
-        _check_range(
-            arguments,
-            "max_length",
-            longest,
-            _EXPORTED.format("max_input_length and --extra_length"),
-        ),
+        _check_range(arguments, "max_length", longest, _MAXIMUM.format(lengths)),
         (
             (alpha >= 0.0) & (alpha < float("inf")),
             ["Expected alpha to be a finite number of at least 0. Received: ", alpha],
