@@ -139,14 +139,14 @@ def make_segments(call, sizes, *, unrolled):
     """
     length_q, length_k, window = call.length_q, call.length_k, call.sliding_window
     # Keys outside of the windows of a block's queries are not read: long blocks read more keys.
-    largest = sizes.block_of(call)
+    largest = sizes.block_of(call, in_loop=not unrolled)
     num_blocks = (length_q + largest - 1) // largest
     if not call.knows_lengths:
         # Most comparisons with a symbolic length of JAX are inconclusive.
         is_symbolic = not (isinstance(length_q, int) or ops.is_tensor(length_q))
         block = largest if is_symbolic else clip_size(largest, 1, length_q)
         return (Segment(0, length_q, block, num_blocks, 0, length_k, 0),)
-    num_blocks = max(1, min(num_blocks, sizes.max_blocks))
+    num_blocks = max(1, min(num_blocks, sizes.max_blocks) if unrolled else num_blocks)
     block = -(-length_q // num_blocks)
     num_blocks = max(1, -(-length_q // max(block, 1)))
     num_segments = 1

@@ -6,14 +6,13 @@ The algorithm gets scores by id of difference rows (see `band`), and returns wei
 `tables`). Long tables are arguments instead, so that no tensor has `[T, R]` entries: a block
 multiplies the rows whose distances occur in it. The reference row is added outside.
 
-The unrolled form reads a static slice of keys for each block, and saves the weights. The scanned
-form loops over the blocks and rematerializes the weights: memory is linear in length.
+If weights are saved, there is no loop, and each block reads a static slice of the keys. Otherwise,
+a loop over the blocks rematerializes the weights: memory is linear in length.
 
 Shapes: C queries of a block; R - 1 ids without that of the reference row.
 """
 
 import dataclasses
-from typing import Any, NamedTuple
 
 from t2t_relpos.attention.band import Distances, difference_rows
 from t2t_relpos.attention.blocks import (
@@ -42,15 +41,15 @@ from t2t_relpos.backend import (
 LONG_TABLE = 2
 
 
-def attend(call, sizes, *, unrolled):
-    """Returns the `Results`, in the unrolled form or in the scanned one."""
+def attend(call, sizes, *, save_weights):
+    """Returns the `Results`. To `save_weights` for the gradient requires known lengths."""
     call = extend_tables(call)
     rows, references = _difference_rows(call)
     of_rows = _with_rows(call, rows)
-    segments = make_segments(of_rows, sizes, unrolled=unrolled)
+    segments = make_segments(of_rows, sizes, unrolled=save_weights)
     results = differentiate(
         of_rows,
-        lambda call: forward(call, segments, save_weights=unrolled),
+        lambda call: forward(call, segments, save_weights=save_weights),
         lambda call, *results: backward(call, segments, *results),
         lambda call: forward(call, segments, save_weights=False)[0],
     )
@@ -115,38 +114,20 @@ def _is_long(call, rows):
     return rows.shape[-2] > LONG_TABLE * max(call.key_dim, call.value_dim)
 
 
-class Saved(NamedTuple):
-    """Results of the forward pass that the gradient reads.
-
-    Args:
-        outputs: `[B, N, T, Hv]`, without the value rows of `weights_by_id`.
-        weights_by_id: as in `Results`.
-        total: as in `Results`.
-        log_sums: log-sum-exp of the scores `[B, N, T, 1]`. Fully masked queries have a number so
-            large that all their weights are zero.
-        weights: weights of every segment before dropout, or None.
-    """
-
-    outputs: Any
-    weights_by_id: Any
-    total: Any
-    log_sums: Any
-    weights: Any
-
-
 def forward(call, segments, *, save_weights):
-    """Returns (`Results`, `Saved`). Weights can only be saved if every segment is one block."""
+    """Returns (`Results`, the `Results` that the gradient reads).
+
+    The latter have the weights of every segment, if they are saved: every segment must be one
+    block. Their log-sum-exp of a fully masked query is so large that all its weights are zero.
+    """
     found = [_forward_segment(call, segment, save_weights=save_weights) for segment in segments]
-    results = _join_segments([rows for rows, _ in found])
-    saved = Saved(
-        *(results.get(name) for name in ("outputs", "weights_by_id", "total", "log_sums")),
-        [weights for _, weights in found] if save_weights else None,
-    )
+    saved = Results(**_join_segments([rows for rows, _ in found]))
     log_sums = None
     if call.needs_log_sums:
         # `weights_and_log_sums` returns -MASKED_SCORE for fully masked queries.
         log_sums = ops.where(saved.log_sums < -MASKED_SCORE, saved.log_sums, MASKED_SCORE)
-    return Results(saved.outputs, saved.weights_by_id, log_sums, saved.total), saved
+    weights = [weights for _, weights in found] if save_weights else None
+    return saved._replace(log_sums=log_sums), saved._replace(weights=weights)
 
 
 def _forward_segment(call, segment, *, save_weights):

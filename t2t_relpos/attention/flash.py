@@ -75,7 +75,7 @@ def attend(call, sizes, kernel=flash_kernel):
         call,
         lambda call: forward(call, sizes, kernel),
         lambda call, *results: backward(call, sizes, kernel, *results),
-        skew.attend_by_band,
+        skew.attend_by_id,
     )
 
 
