@@ -98,8 +98,13 @@ class Distances(NamedTuple):
             queries: int32 key positions of the queries, `[C, 1]`.
             keys: int32 key positions, `[S]`.
         """
-        masks = [] if self.right >= FARTHEST else [keys < queries + self.right]
-        return masks if self.left >= FARTHEST else [*masks, keys > queries - self.left]
+        masks = []
+        if self.right < FARTHEST:
+            last = queries if self.right == 1 else queries + (self.right - 1)
+            masks.append(keys <= last)
+        if self.left < FARTHEST:
+            masks.append(keys > queries - self.left)
+        return masks
 
 
 def masked_distances(call):

@@ -363,7 +363,9 @@ class Block:
         """Returns the list of the masks `[C, S]` of causality and of the sliding window."""
         if self._call.sliding_window is None and not self._call.causal:
             return []
-        queries = self._first_position + ops.arange(self._block_size, dtype="int32")[:, None]
+        first = self._first_position
+        queries = ops.arange(self._block_size, dtype="int32")[:, None]
+        queries = queries if isinstance(first, int) and first == 0 else first + queries
         return masked_distances(self._call).masks(queries, self._key_positions())
 
     def _key_positions(self):
