@@ -380,6 +380,8 @@ class Block:
     def _add_bias(self, scores, by_id):
         """Returns scores `[B, N, C, S]` plus biases by id `[B, N, C, R - 1]`."""
         runs = self._runs
+        if self._has_left_run():
+            scores = scores + ops.where(self._in_left_run(), by_id[..., :1], 0)
         if self._has_window():
             # The reference id gets 0: the first one if causal, otherwise the last one.
             first = int(self._call.causal)
@@ -388,10 +390,8 @@ class Block:
             bias = expand_ids(
                 by_id_with_reference, distances, runs.width, runs.position, runs.position_range
             )
-            scores = scores + self._window_to_keys(bias)
-        if not self._has_left_run():
-            return scores
-        return scores + ops.where(self._in_left_run(), by_id[..., :1], 0)
+            scores = self._add_to_window(scores, bias)
+        return scores
 
     def _sum_by_id(self, weights):
         """Returns the sums of weights by id `[B, N, C, R - 1]`, the transpose of `_add_bias`."""
@@ -419,13 +419,12 @@ class Block:
             return x[..., start : start + width]
         return ops.slice(x, start_indices(0, 0, 0, start), (*ops.shape(x)[:-1], width))
 
-    def _window_to_keys(self, x):
-        """Returns `[.., S]` of `[.., width]`, the transpose of `_keys_to_window`."""
+    def _add_to_window(self, x, terms):
+        """Returns `[.., S]` plus terms `[.., width]` for the keys of the window."""
         start, width = self._runs.start, self._runs.width
         if isinstance(start, int):
-            return pad_columns(x, start, self._num_keys - start - width)
-        zeros = ops.zeros((*ops.shape(x)[:-1], self._num_keys), dtype=x.dtype)
-        return write_slice(zeros, x, start, axis=3)
+            return x + pad_columns(terms, start, self._num_keys - start - width)
+        return write_slice(x, self._keys_to_window(x) + terms, start, axis=3)
 
     def _has_window(self):
         return not (isinstance(self._runs.width, int) and self._runs.width == 0)
