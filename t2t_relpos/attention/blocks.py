@@ -219,7 +219,8 @@ class Block:
             if "mask" in self._by_query:
                 self._by_query["mask"] = self._slice_keys("mask", self._by_query["mask"])
         position, num_keys = self._first_position, self._num_keys
-        distances = call.distances.extended()
+        # If causal, later keys have an id of their own. Its sums are not computed.
+        distances = self._distances = call.distances.extended()
         if isinstance(position, int) and isinstance(num_keys, int):
             self._runs = Runs.of(distances, position, segment.block, num_keys)
         else:
@@ -383,26 +384,23 @@ class Block:
         if self._has_left_run():
             scores = scores + ops.where(self._in_left_run(), by_id[..., :1], 0)
         if self._has_window():
-            # The reference id gets 0: the first one if causal, otherwise the last one.
-            first = int(self._call.causal)
-            by_id_with_reference = pad_columns(by_id, first, 1 - first)
-            distances = self._call.distances
-            bias = expand_ids(
-                by_id_with_reference, distances, runs.width, runs.position, runs.position_range
-            )
+            # The reference id gets 0. If causal, the id of later keys gets 0 too: they are masked.
+            by_id_with_reference = pad_columns(by_id, int(self._call.causal), 1)
+            position = runs.position, runs.position_range
+            bias = expand_ids(by_id_with_reference, self._distances, runs.width, *position)
             scores = self._add_to_window(scores, bias)
         return scores
 
     def _sum_by_id(self, weights):
         """Returns the sums of weights by id `[B, N, C, R - 1]`, the transpose of `_add_bias`."""
-        runs, distances = self._runs, self._call.distances
+        runs, distances = self._runs, self._distances
         if self._has_window():
             window = self._keys_to_window(weights)
             sums = sum_by_id(window, distances, runs.position, runs.position_range)
         else:
             sums = ops.repeat(ops.zeros_like(weights[..., :1]), distances.num_ids, axis=-1)
-        # Without the reference id.
-        sums = sums[..., 1:] if self._call.causal else sums[..., :-1]
+        # Without the reference id. If causal, it is the first, and the last is that of later keys.
+        sums = sums[..., 1:-1] if self._call.causal else sums[..., :-1]
         if not self._has_left_run():
             return sums
         if isinstance(runs.start, int):
