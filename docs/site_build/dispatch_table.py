@@ -35,9 +35,10 @@ def table_as_markdown():
     for row in TABLE:
         chosen = "; ".join(condition.text for condition in row.preferences) or "all"
         requires = "; ".join(_abbreviated(row.requirements))
-        lines.append(
-            [f"`{row.name}`", f"`{_name(row)}`", requires, chosen, str(row.saved_matrices)]
-        )
+        saved = str(row.saved_matrices)
+        if row.saves_weights is not None:
+            saved = f"{saved} for {row.saves_weights.text}; otherwise 0"
+        lines.append([f"`{row.name}`", f"`{_name(row)}`", requires, chosen, saved])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 

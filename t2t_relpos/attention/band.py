@@ -9,6 +9,9 @@ consecutive queries therefore form three runs:
   distances between form the *band*, with one diagonal and one table row each;
 - the far run to the right, or right tail, with the last row. Causal attention has none.
 
+Softmax does not change if a number is subtracted from all scores of a query. Blocks therefore use
+`difference_rows`, which are zero in one of the far runs.
+
 Blocks, `skew` and `flash` take their geometry from here. They differ in how they read and write a
 window.
 
@@ -46,19 +49,9 @@ class Distances(NamedTuple):
         """R, the number of relative ids."""
         return self.left + self.right + 1
 
-    def num_differences(self, *, causal):
-        """Returns L, the number of ids of `difference_rows`. In causal attention, `right` is 1."""
-        return self.left if causal else self.left + self.right
-
-    def extended(self, *, causal=False, least=1):
-        """Returns distances of at least 1, for which there is a band.
-
-        Args:
-            causal: whether keys after a query are masked. Then `right` is 1: rows of later keys are
-                not used.
-            least: smallest `left`. Default: 1.
-        """
-        return Distances(max(self.left, least), 1 if causal else max(self.right, 1))
+    def extended(self, left=1, right=1):
+        """Returns distances of at least these. There is a band if both are at least 1."""
+        return Distances(max(self.left, left), max(self.right, right))
 
     def cut(self, left, right):
         """Returns distances that are cut to those that occur, plus one: they clip no further pair.
@@ -81,16 +74,46 @@ class Distances(NamedTuple):
         """
         return first_position - self.left + 1, first_position + num_queries - 1 + self.right
 
+    def existing_keys(self, first_position, num_queries, num_keys):
+        """Returns (first key, end): those of `keys_between` that are 0 to `num_keys - 1`."""
+        first, end = self.keys_between(first_position, num_queries)
+        end = num_keys if self.right >= FARTHEST else clip_size(end, 0, num_keys)
+        return 0 if self.left >= FARTHEST else clip_size(first, 0, end), end
 
-def masked_distances(*, causal, sliding_window):
-    """Returns the `Distances` of the nearest masked keys. A query attends to the keys between them.
+    def block_keys(self, first_position, num_queries, num_keys):
+        """Returns (first key, number of keys): `existing_keys` and, near the ends, further keys.
 
-    Args:
-        causal: whether keys after a query are masked.
-        sliding_window: a query attends to keys at distances less than this. None: no limit.
+        The number is the same for all positions, as in the blocks of a loop.
+        """
+        first, end = self.keys_between(0, num_queries)
+        width = clip_size(end - first, 0, num_keys)
+        return clip_size(first_position + first, 0, num_keys - width), width
+
+    def masks(self, queries, keys):
+        """Returns a list of bool masks: whether keys are at distances between these, exclusive.
+
+        There is a mask for each distance below `FARTHEST`. They broadcast like the positions.
+
+        Args:
+            queries: int32 key positions of the queries, `[C, 1]`.
+            keys: int32 key positions, `[S]`.
+        """
+        masks = []
+        if self.right < FARTHEST:
+            last = queries if self.right == 1 else queries + (self.right - 1)
+            masks.append(keys <= last)
+        if self.left < FARTHEST:
+            masks.append(keys > queries - self.left)
+        return masks
+
+
+def masked_distances(call):
+    """Returns the `Distances` of the nearest keys that are masked by causality or sliding window.
+
+    A query attends to the keys between them. `FARTHEST` stands for no limit.
     """
-    farthest = FARTHEST if sliding_window is None else sliding_window
-    return Distances(farthest, 1 if causal else farthest)
+    farthest = FARTHEST if call.sliding_window is None else call.sliding_window
+    return Distances(farthest, 1 if call.causal else farthest)
 
 
 class Runs(NamedTuple):
@@ -119,9 +142,8 @@ class Runs(NamedTuple):
             num_queries: number of queries.
             num_keys: number of keys.
         """
-        first, end = distances.keys_between(first_position, num_queries)
-        start = clip_size(first, 0, num_keys)
-        return cls(start, clip_size(end, start, num_keys) - start, first_position - start)
+        start, end = distances.existing_keys(first_position, num_queries, num_keys)
+        return cls(start, end - start, first_position - start)
 
     @classmethod
     def of_block(cls, distances, first_position, num_queries, num_keys, ends=None):
@@ -136,19 +158,13 @@ class Runs(NamedTuple):
             num_keys: as in `of`.
             ends: smallest and largest `first_position` of the loop. Default: None, any.
         """
-        width = clip_size(num_queries + distances.left + distances.right - 2, 0, num_keys)
-
-        def start(position):
-            first, _ = distances.keys_between(position, num_queries)
-            return clip_size(first, 0, num_keys - width)
-
-        first_key = start(first_position)
+        start, width = distances.block_keys(first_position, num_queries, num_keys)
         # Beyond these limits, no key of the window has a separate row.
         limits = 1 - num_queries - distances.right, width - 1 + distances.left
         if ends is not None:
-            # `x - start(x)` never decreases with x, so that the ends have its extremes.
-            limits = tuple(x - start(x) for x in ends)
-        return cls(first_key, width, first_position - first_key, limits)
+            # The position in the window never decreases, so that the ends have its extremes.
+            limits = tuple(x - distances.block_keys(x, num_queries, num_keys)[0] for x in ends)
+        return cls(start, width, first_position - start, limits)
 
     @classmethod
     def of_distances(cls, distances, length_q, length_k, query_offset):
@@ -158,8 +174,8 @@ class Runs(NamedTuple):
         the distances from `-left` to `right`: each has a separate id.
         """
         position = length_q - 1 + query_offset
-        closed = Distances(distances.left + 1, distances.right + 1)
-        runs = cls.of(closed, position, 1, length_q + length_k - 1)
+        inclusive = Distances(distances.left + 1, distances.right + 1)
+        runs = cls.of(inclusive, position, 1, length_q + length_k - 1)
         return runs, clip_size(distances.left - runs.position, 0, distances.num_ids)
 
 
@@ -257,19 +273,20 @@ def _far_runs(side, length_q, length_k, shift):
     ]
 
 
-def extend_table(table, distances, extended):
-    """Repeats the end rows of a table. The result is equivalent.
+def resize_table(table, distances, others):
+    """Returns the rows of a table for other distances. Larger ones repeat its end rows.
 
     Args:
         table: `[.., R, H]`.
         distances: the `Distances` of the table.
-        extended: those of the result. Rows that it has no distances for remain.
+        others: those of the result.
     """
-    left, right = (max(new - old, 0) for new, old in zip(extended, distances))
-    if not (left or right):
-        return table
+    left, right = others.left - distances.left, others.right - distances.right
+    rows = table[..., max(-left, 0) : distances.num_ids + min(right, 0), :]
+    if left <= 0 and right <= 0:
+        return rows
     first, last = table[..., :1, :], table[..., -1:, :]
-    return ops.concatenate([*left * [first], table, *right * [last]], axis=-2)
+    return ops.concatenate([*left * [first], rows, *right * [last]], axis=-2)
 
 
 def with_zero_rows(table):
@@ -277,24 +294,19 @@ def with_zero_rows(table):
     return ops.pad(table, [*[(0, 0)] * (len(table.shape) - 2), (1, 1), (0, 0)])
 
 
-def cut_table(table, distances, cut):
-    """Returns the rows of a table `[.., R, H]` for smaller distances. It inverts `extend_table`."""
-    return table[..., distances.left - cut.left : distances.left + cut.right + 1, :]
+def difference_rows(table, *, causal):
+    """Returns (rows minus the reference row `[.., R - 1, H]`, reference row `[.., 1, H]`).
 
-
-def difference_rows(table, distances, *, causal):
-    """Returns (rows minus the reference row `[.., L, H]`, reference row `[.., 1, H]`).
-
-    The reference row is the rightmost row, or the leftmost one if causal. The difference rows have
-    the order of the table, from left to right.
+    The reference row is the rightmost row, or the leftmost one if causal. Difference rows have the
+    order of the table, from left to right. Softmax ignores the reference row; values add it once
+    per query, times the sum of the weights.
 
     Args:
-        table: `[R, H]` or `[N, R, H]`.
-        distances: the `Distances` of the table, at least 1.
-        causal: whether keys after a query are masked. Their rows, if any, are left out.
+        table: `[R, H]` or `[N, R, H]`. If causal, its last row is that of distance 0.
+        causal: whether keys after a query are masked.
     """
     if causal:
-        reference, others, _ = ops.split(table, [1, distances.left + 1], axis=-2)
+        reference, others = ops.split(table, [1], axis=-2)
     else:
-        others, reference = ops.split(table, [distances.num_ids - 1], axis=-2)
+        others, reference = ops.split(table, [table.shape[-2] - 1], axis=-2)
     return others - reference, reference

@@ -1,8 +1,8 @@
 """The queries of a block, the keys that it reads, and its forward and backward pass, in keras.ops.
 
-`blockwise` calls the blocks one after the other, and describes the difference rows of tables.
+`blockwise` calls the blocks one after the other.
 
-Shapes: C queries of a block; L ids without the reference row (left + right, or left if causal).
+Shapes: C queries of a block; R - 1 ids without that of the reference row.
 """
 
 import functools
@@ -13,7 +13,6 @@ import keras
 from t2t_relpos import backend
 from t2t_relpos.attention.band import Runs, masked_distances
 from t2t_relpos.attention.heads import multiply, sum_over_queries, transpose
-from t2t_relpos.attention.relative_ids import range_around
 from t2t_relpos.attention.skew import expand_ids, pad_columns, sum_by_id
 from t2t_relpos.attention.tables import matmul_table
 from t2t_relpos.backend import (
@@ -82,9 +81,7 @@ class Segment(NamedTuple):
         """
         if call.sliding_window is None or self.is_single:
             return 0, self.num_keys
-        first, end = _masked_distances(call).keys_between(0, self.block)
-        width = clip_size(end - first, 0, self.num_keys)
-        return clip_size(position + first, 0, self.num_keys - width), width
+        return masked_distances(call).block_keys(position, self.block, self.num_keys)
 
     def block_queries(self, x, start):
         """Returns the C queries from `start`, of `[.., blocks * C, X]`."""
@@ -142,14 +139,14 @@ def make_segments(call, sizes, *, unrolled):
     """
     length_q, length_k, window = call.length_q, call.length_k, call.sliding_window
     # Keys outside of the windows of a block's queries are not read: long blocks read more keys.
-    largest = sizes.block_of(call)
+    largest = sizes.block_of(call, in_loop=not unrolled)
     num_blocks = (length_q + largest - 1) // largest
     if not call.knows_lengths:
         # Most comparisons with a symbolic length of JAX are inconclusive.
         is_symbolic = not (isinstance(length_q, int) or ops.is_tensor(length_q))
         block = largest if is_symbolic else clip_size(largest, 1, length_q)
         return (Segment(0, length_q, block, num_blocks, 0, length_k, 0),)
-    num_blocks = max(1, min(num_blocks, sizes.max_blocks))
+    num_blocks = max(1, min(num_blocks, sizes.max_blocks) if unrolled else num_blocks)
     block = -(-length_q // num_blocks)
     num_blocks = max(1, -(-length_q // max(block, 1)))
     num_segments = 1
@@ -170,19 +167,18 @@ def make_segments(call, sizes, *, unrolled):
 
 
 def _key_range(call, start, length):
-    """Returns (first key, number of keys) that `length` queries from `start` read, ints."""
-    length_k = call.length_k
+    """Returns (first key, number of keys) that `length` queries from `start` read, ints.
+
+    There is at least one key, if the call has any.
+    """
+    length_k, least = call.length_k, min(1, call.length_k)
     if not isinstance(call.query_offset, int):
         return 0, length_k
-    first, end = _masked_distances(call).keys_between(call.query_offset + start, length)
-    smallest = min(1, length_k)
-    end = clip_size(end, smallest, length_k)
-    first = clip_size(first, 0, end - smallest)
+    position = call.query_offset + start
+    first, end = masked_distances(call).existing_keys(position, length, length_k)
+    end = max(end, least)
+    first = min(first, end - least)
     return first, end - first
-
-
-def _masked_distances(call):
-    return masked_distances(causal=call.causal, sliding_window=call.sliding_window)
 
 
 def _add_at(x, terms, first_key):
@@ -223,23 +219,24 @@ class Block:
             if "mask" in self._by_query:
                 self._by_query["mask"] = self._slice_keys("mask", self._by_query["mask"])
         position, num_keys = self._first_position, self._num_keys
+        # If causal, later keys have an id of their own. Its sums are not computed.
+        distances = self._distances = call.distances.extended()
         if isinstance(position, int) and isinstance(num_keys, int):
-            self._runs = Runs.of(call.distances, position, segment.block, num_keys)
+            self._runs = Runs.of(distances, position, segment.block, num_keys)
         else:
             ends = None
             if isinstance(call.query_offset, int) and isinstance(segment.count, int):
                 ends = smallest, smallest + (segment.count - 1) * segment.block
                 ends = [x - segment.block_keys(call, x)[0] for x in ends]
-            self._runs = Runs.of_block(call.distances, position, segment.block, num_keys, ends)
+            self._runs = Runs.of_block(distances, position, segment.block, num_keys, ends)
 
     def forward(self):
         """Returns (a dict of results `[B, N, C, X]`, weights before dropout `[B, N, C, S]`).
 
-        The results are `"outputs"`; `"log_sums"`, the log-sum-exp of the scores; if needed,
-        `"weights_by_id"`: sums of the weights after dropout for each id, unless the value table is
-        long, and the sum of all of them, if `needs_total`.
+        The results are `"outputs"`, `"log_sums"` and, if needed, `"weights_by_id"` and `"total"`,
+        those of `tables.Results` without the id of the reference row.
         """
-        call, by_id = self._call, []
+        call = self._call
         weights, log_sums, total = weights_and_log_sums(self._scores())
         dropped = weights
         if call.dropout is not None:
@@ -249,13 +246,11 @@ class Block:
         if call.value_table is not None:
             sums, rows = self._sum_by_row(dropped), self._rows(call.value_table)
             outputs = outputs + matmul_rows(sums, rows, self._dtype)
-        elif call.needs_weights_by_id:
-            by_id.append(self._sum_by_id(dropped))
-        if needs_total(call):
-            by_id.append(total)
         results = {"outputs": outputs, "log_sums": log_sums}
-        if by_id:
-            results["weights_by_id"] = ops.concatenate(by_id, axis=-1)
+        if call.needs_weights_by_id:
+            results["weights_by_id"] = self._sum_by_id(dropped)
+        if call.needs_total:
+            results["total"] = total
         return results, weights
 
     def backward(self, weights=None):
@@ -296,9 +291,8 @@ class Block:
         call, d_outputs = self._call, self._by_query["d_outputs"]
         d_weights = multiply(d_outputs, transpose(self._by_key["value"]), self._dtype)
         d_by_id = self._by_query.get("d_weights_by_id")
-        if needs_total(call):
-            d_by_id, d_total = d_by_id[..., :-1], d_by_id[..., -1:]
-            d_weights = d_weights + d_total
+        if call.needs_total:
+            d_weights = d_weights + self._by_query["d_total"]
         if call.value_table is not None:
             d_by_id = self._products_with_rows(d_outputs, call.value_table)
         return d_weights if d_by_id is None else self._add_bias(d_weights, d_by_id)
@@ -321,13 +315,13 @@ class Block:
         is_valid_key = functools.reduce(ops.logical_and, masks)
         return fill_masked(scores, is_valid_key, MASKED_SCORE)
 
-    # Long tables `[L, X]` or `[N, L, X]`: the rows whose distances occur in the block.
+    # Long tables `[R - 1, X]` or `[N, R - 1, X]`: the rows whose distances occur in the block.
 
     @functools.cached_property
     def _occurring(self):
         """The (first row, end) of the difference rows whose distances may occur."""
         distances, causal = self._call.distances, self._call.causal
-        num_rows = distances.num_differences(causal=causal)
+        num_rows = distances.num_ids - 1
         sizes = self._block_size, self._num_keys, self._first_position
         if not all(isinstance(size, int) for size in sizes):
             return 0, num_rows
@@ -344,12 +338,11 @@ class Block:
     def _pad_rows(self, rows):
         """The transpose of `_rows`."""
         first, end = self._occurring
-        call = self._call
-        after = call.distances.num_differences(causal=call.causal) - end
+        after = self._call.distances.num_ids - 1 - end
         return ops.pad(rows, [*[(0, 0)] * (len(rows.shape) - 2), (first, after), (0, 0)])
 
     def _products_with_rows(self, x, table):
-        """Returns the products of `[B, N, C, X]` with a long table, `[B, N, C, L]`."""
+        """Returns the products of `[B, N, C, X]` with a long table, `[B, N, C, R - 1]`."""
         first, end = self._occurring
         products = matmul_rows(x, self._rows(table), self._dtype, transpose_table=True)
         return pad_columns(products, first, table.shape[-2] - end)
@@ -369,18 +362,12 @@ class Block:
 
     def _masks_of_positions(self):
         """Returns the list of the masks `[C, S]` of causality and of the sliding window."""
-        window, causal = self._call.sliding_window, self._call.causal
-        if window is None and not causal:
+        if self._call.sliding_window is None and not self._call.causal:
             return []
-        queries = ops.arange(self._block_size, dtype="int32")[:, None]
         first = self._first_position
+        queries = ops.arange(self._block_size, dtype="int32")[:, None]
         queries = queries if isinstance(first, int) and first == 0 else first + queries
-        keys = self._key_positions()
-        masks = [keys <= queries] if causal else []
-        if window is not None:
-            lowest, highest = range_around(queries, window - 1, window - 1)
-            masks += [keys >= lowest] if causal else [keys >= lowest, keys <= highest]
-        return masks
+        return masked_distances(self._call).masks(queries, self._key_positions())
 
     def _key_positions(self):
         return ops.arange(self._num_keys, dtype="int32")
@@ -392,23 +379,21 @@ class Block:
     # Tables: the bias of the window, and that of the far run to the left.
 
     def _add_bias(self, scores, by_id):
-        """Returns scores `[B, N, C, S]` plus biases by id `[B, N, C, L]`."""
+        """Returns scores `[B, N, C, S]` plus biases by id `[B, N, C, R - 1]`."""
         runs = self._runs
+        if self._has_left_run():
+            scores = scores + ops.where(self._in_left_run(), by_id[..., :1], 0)
         if self._has_window():
             # The reference id gets 0. If causal, the id of later keys gets 0 too: they are masked.
             by_id_with_reference = pad_columns(by_id, int(self._call.causal), 1)
-            distances = self._call.distances
-            bias = expand_ids(
-                by_id_with_reference, distances, runs.width, runs.position, runs.position_range
-            )
-            scores = scores + self._window_to_keys(bias)
-        if not self._has_left_run():
-            return scores
-        return scores + ops.where(self._in_left_run(), by_id[..., :1], 0)
+            position = runs.position, runs.position_range
+            bias = expand_ids(by_id_with_reference, self._distances, runs.width, *position)
+            scores = self._add_to_window(scores, bias)
+        return scores
 
     def _sum_by_id(self, weights):
-        """Returns the sums of weights by id `[B, N, C, L]`, the transpose of `_add_bias`."""
-        runs, distances = self._runs, self._call.distances
+        """Returns the sums of weights by id `[B, N, C, R - 1]`, the transpose of `_add_bias`."""
+        runs, distances = self._runs, self._distances
         if self._has_window():
             window = self._keys_to_window(weights)
             sums = sum_by_id(window, distances, runs.position, runs.position_range)
@@ -432,13 +417,12 @@ class Block:
             return x[..., start : start + width]
         return ops.slice(x, start_indices(0, 0, 0, start), (*ops.shape(x)[:-1], width))
 
-    def _window_to_keys(self, x):
-        """Returns `[.., S]` of `[.., width]`, the transpose of `_keys_to_window`."""
+    def _add_to_window(self, x, terms):
+        """Returns `[.., S]` plus terms `[.., width]` for the keys of the window."""
         start, width = self._runs.start, self._runs.width
         if isinstance(start, int):
-            return pad_columns(x, start, self._num_keys - start - width)
-        zeros = ops.zeros((*ops.shape(x)[:-1], self._num_keys), dtype=x.dtype)
-        return write_slice(zeros, x, start, axis=3)
+            return x + pad_columns(terms, start, self._num_keys - start - width)
+        return write_slice(x, self._keys_to_window(x) + terms, start, axis=3)
 
     def _has_window(self):
         return not (isinstance(self._runs.width, int) and self._runs.width == 0)
@@ -470,29 +454,6 @@ def key_tensors(call, segment):
     return tensors
 
 
-def needs_total(call):
-    """Returns whether the sums of the weights of the queries are results of the blocks."""
-    return call.needs_weights_by_id and weights_may_have_other_sums(call)
-
-
-def weights_may_have_other_sums(call):
-    """Returns whether the weights of a query may have a sum other than 1."""
-    is_masked = call.key_mask is not None or call.mask is not None
-    return call.dropout is not None or is_masked or not all_queries_have_keys(call)
-
-
-def all_queries_have_keys(call):
-    """Returns whether causality and the sliding window are known to leave a key to each query."""
-    offset = call.query_offset
-    if not call.causal and call.sliding_window is None:
-        return True
-    if not isinstance(offset, int) or offset < 0:
-        return False
-    if call.sliding_window is None:
-        return True
-    return call.knows_lengths and offset + call.length_q <= call.length_k
-
-
 def matmul_rows(x, rows, dtype, *, transpose_table=False):
     """Returns `tables.matmul_table`, multiplied and cast as by `heads.multiply`."""
     x, rows = ops.cast(x, dtype), ops.cast(rows, dtype)
@@ -501,12 +462,12 @@ def matmul_rows(x, rows, dtype, *, transpose_table=False):
 
 
 def rows_gradient(by_row, x, table):
-    """Returns the gradient of the rows of a table, `[L, X]` or `[N, L, X]`.
+    """Returns the gradient of the rows of a table, `[R - 1, X]` or `[N, R - 1, X]`.
 
     It is `by_rowᵀ·x`, summed over the batch and over heads that share the table.
 
     Args:
-        by_row: `[B, N, C, L]`.
+        by_row: `[B, N, C, R - 1]`.
         x: `[B, N, C, X]`.
         table: the table, whose shape and dtype count.
     """

@@ -1,25 +1,18 @@
 """Blockwise relative attention in keras.ops, with a custom gradient.
 
-It is used on JAX and PyTorch, and on TensorFlow with XLA or an accelerator. Tables are difference
-rows (see `band.difference_rows`), which are nonzero in two regions:
+It is used on JAX and PyTorch, and on TensorFlow with XLA or an accelerator.
 
-- the band, which `skew.expand_ids` and `skew.sum_by_id` handle. For a block of queries it has
-  consecutive keys;
-- the left tail, if bidirectional: all keys before the band share relative id 0.
+The algorithm gets scores by id of difference rows (see `band`), and returns weights by id (see
+`tables`). Long tables are arguments instead, so that no tensor has `[T, R]` entries: a block
+multiplies the rows whose distances occur in it. The reference row is added outside.
 
-The algorithm gets scores by id of difference rows, and returns weights by id (see `tables`). Long
-tables are arguments instead, so that no tensor has `[T, R]` entries: a block multiplies the rows
-whose distances occur in it. The reference row is added outside. It is the same for all keys, so
-weights do not depend on it.
+If weights are saved, there is no loop, and each block reads a static slice of the keys. Otherwise,
+a loop over the blocks rematerializes the weights: memory is linear in length.
 
-The unrolled form reads a static slice of keys for each block, and saves the weights. The scanned
-form loops over the blocks and rematerializes the weights: memory is linear in length.
-
-Shapes: C queries of a block; L ids without the reference row (left + right, or left if causal).
+Shapes: C queries of a block; R - 1 ids without that of the reference row.
 """
 
 import dataclasses
-from typing import Any, NamedTuple
 
 from t2t_relpos.attention.band import Distances, difference_rows
 from t2t_relpos.attention.blocks import (
@@ -27,9 +20,7 @@ from t2t_relpos.attention.blocks import (
     Block,
     key_tensors,
     make_segments,
-    needs_total,
     query_tensors,
-    weights_may_have_other_sums,
 )
 from t2t_relpos.attention.tables import (
     Results,
@@ -50,38 +41,29 @@ from t2t_relpos.backend import (
 LONG_TABLE = 2
 
 
-def attend(call, sizes, *, unrolled):
-    """Returns the `Results`, in the unrolled form or in the scanned one."""
+def attend(call, sizes, *, save_weights):
+    """Returns the `Results`. To `save_weights` for the gradient requires known lengths."""
+    call = extend_tables(call)
     rows, references = _difference_rows(call)
     of_rows = _with_rows(call, rows)
-    segments = make_segments(of_rows, sizes, unrolled=unrolled)
+    segments = make_segments(of_rows, sizes, unrolled=save_weights)
     results = differentiate(
         of_rows,
-        lambda call: forward(call, segments, save_weights=unrolled),
+        lambda call: forward(call, segments, save_weights=save_weights),
         lambda call, *results: backward(call, segments, *results),
         lambda call: forward(call, segments, save_weights=False)[0],
     )
     outputs, log_sums = results.outputs, results.log_sums
-    reference = references.get("value_table")
     if results.weights_by_id is not None:
-        table = [rows["value_table"]] if of_rows.value_table is None else []
-        if needs_total(of_rows):
-            table.append(reference)
-            reference = None
-        table = ops.concatenate(table, axis=-2)
-        relative = relative_values(results.weights_by_id, table, call.query.dtype)
+        relative = relative_values(results.weights_by_id, rows["value_table"], call.query.dtype)
         outputs = outputs + ops.cast(relative, outputs.dtype)
-    if reference is not None:
-        outputs = outputs + ops.cast(reference, outputs.dtype)
+    if call.value_table is not None:
+        reference = ops.cast(references["value_table"], outputs.dtype)
+        outputs = outputs + (reference if results.total is None else results.total * reference)
     if log_sums is not None and call.key_table is not None:
         of_reference = scores_by_id(call.table_query, references["key_table"])
         log_sums = ops.where(log_sums > MASKED_SCORE, log_sums + of_reference, log_sums)
     return Results(ops.cast(outputs, call.query.dtype), log_sums=log_sums)
-
-
-def _extended(call):
-    """Returns distances of at least 1. Without tables, they have no effect on the outputs."""
-    return (call.distances or Distances(1, 1)).extended(causal=call.causal)
 
 
 def _difference_rows(call):
@@ -89,15 +71,12 @@ def _difference_rows(call):
 
     Both have the dtype of queries. Differences are computed in the accumulation dtype.
     """
-    dtype, extended = accumulation_dtype(call.query.dtype), _extended(call)
-    # Keys after a query have no rows.
-    call = extend_tables(call, extended._replace(right=0) if call.causal else extended)
-    rows, references = {}, {}
+    dtype, rows, references = accumulation_dtype(call.query.dtype), {}, {}
     for name in ("key_table", "value_table"):
         table = getattr(call, name)
         if table is not None:
             table = ops.cast(table, dtype)
-            difference, reference = difference_rows(table, extended, causal=call.causal)
+            difference, reference = difference_rows(table, causal=call.causal)
             rows[name] = ops.cast(difference, call.query.dtype)
             references[name] = ops.cast(reference, call.query.dtype)
     return rows, references
@@ -112,7 +91,7 @@ def _with_rows(call, rows):
     scores = None
     if call.key_table is not None and long["key_table"] is None:
         scores = scores_by_id(call.table_query, rows["key_table"])
-    is_short = call.value_table is not None and long["value_table"] is None
+    has_values = call.value_table is not None
     mask, offset = call.mask, call.query_offset
     if mask is not None:
         mask = ops.reshape(mask, (*[1] * (4 - len(mask.shape)), *ops.shape(mask)))
@@ -121,9 +100,10 @@ def _with_rows(call, rows):
         **long,
         scores_by_id=scores,
         relative_query=call.table_query if long.get("key_table") is not None else None,
-        needs_weights_by_id=is_short
-        or (call.value_table is not None and weights_may_have_other_sums(call)),
-        max_relative_position=_extended(call),
+        needs_weights_by_id=has_values and long["value_table"] is None,
+        needs_total=has_values and (call.dropout is not None or call.may_be_fully_masked),
+        # Without tables, distances have no effect on the outputs.
+        max_relative_position=call.distances or Distances(1, 1),
         mask=mask,
         key_mask=None if call.key_mask is None else ops.cast(call.key_mask, "bool"),
         query_offset=offset if isinstance(offset, int) else ops.cast(offset, "int32"),
@@ -134,34 +114,20 @@ def _is_long(call, rows):
     return rows.shape[-2] > LONG_TABLE * max(call.key_dim, call.value_dim)
 
 
-class Saved(NamedTuple):
-    """Results of the forward pass that the gradient reads.
-
-    Args:
-        outputs: `[B, N, T, Hv]`, without the value rows of `weights_by_id`.
-        weights_by_id: as `Block.forward` returns them, `[B, N, T, X]`, or None.
-        log_sums: log-sum-exp of the scores `[B, N, T, 1]`. Fully masked queries have a number so
-            large that all their weights are zero.
-        weights: weights of every segment before dropout, or None.
-    """
-
-    outputs: Any
-    weights_by_id: Any
-    log_sums: Any
-    weights: Any
-
-
 def forward(call, segments, *, save_weights):
-    """Returns (`Results`, `Saved`). Weights can only be saved if every segment is one block."""
+    """Returns (`Results`, the `Results` that the gradient reads).
+
+    The latter have the weights of every segment, if they are saved: every segment must be one
+    block. Their log-sum-exp of a fully masked query is so large that all its weights are zero.
+    """
     found = [_forward_segment(call, segment, save_weights=save_weights) for segment in segments]
-    results = _join_segments([rows for rows, _ in found])
-    outputs, by_id, log_sums = map(results.get, ("outputs", "weights_by_id", "log_sums"))
-    weights = [weights for _, weights in found] if save_weights else None
-    returned = None
+    saved = Results(**_join_segments([rows for rows, _ in found]))
+    log_sums = None
     if call.needs_log_sums:
         # `weights_and_log_sums` returns -MASKED_SCORE for fully masked queries.
-        returned = ops.where(log_sums < -MASKED_SCORE, log_sums, MASKED_SCORE)
-    return Results(outputs, by_id, returned), Saved(outputs, by_id, log_sums, weights)
+        log_sums = ops.where(saved.log_sums < -MASKED_SCORE, saved.log_sums, MASKED_SCORE)
+    weights = [weights for _, weights in found] if save_weights else None
+    return saved._replace(log_sums=log_sums), saved._replace(weights=weights)
 
 
 def _forward_segment(call, segment, *, save_weights):
@@ -177,9 +143,9 @@ def _forward_segment(call, segment, *, save_weights):
 
     depths = {"outputs": call.value.shape[-1], "log_sums": 1}
     if call.needs_weights_by_id:
-        is_long = call.value_table is not None
-        num_rows = 0 if is_long else call.distances.num_differences(causal=call.causal)
-        depths["weights_by_id"] = num_rows + needs_total(call)
+        depths["weights_by_id"] = call.distances.num_ids - 1
+    if call.needs_total:
+        depths["total"] = 1
     rows, _ = segment.run(compute, _buffers(call, segment, depths), {})
     return rows, saved_weights[0] if save_weights else None
 
@@ -197,6 +163,9 @@ def backward(call, segments, saved, d_results):
     if saved.weights_by_id is not None:
         d_by_id = by_query["d_weights_by_id"] = d_results.weights_by_id
         row_sums = row_sums + ops.sum(d_by_id * saved.weights_by_id, axis=-1, keepdims=True)
+    if saved.total is not None:
+        by_query["d_total"] = d_results.total
+        row_sums = row_sums + d_results.total * saved.total
     if d_results.log_sums is not None:
         row_sums = row_sums - d_results.log_sums
     by_query["row_sums"] = row_sums

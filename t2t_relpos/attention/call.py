@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from t2t_relpos import _checks, backend
-from t2t_relpos.attention.band import FARTHEST, Distances, cut_table, with_zero_rows
+from t2t_relpos.attention.band import FARTHEST, Distances, resize_table, with_zero_rows
 from t2t_relpos.attention.masks import conjunction, make_attention_mask
 from t2t_relpos.attention.relative_ids import as_positions, relative_ids
 from t2t_relpos.backend import ops
@@ -83,6 +83,7 @@ class AttentionCall:
         scores_by_id: products of the queries with the key table `[B, N, T, R]`, in the accumulation
             dtype, for algorithms that know no tables.
         needs_weights_by_id: whether such an algorithm returns weights by id.
+        needs_total: whether it returns the sums of the weights after dropout.
         mask: bool of rank 2 or 4, broadcasts to `[B, N, T, S]`, or None.
         key_mask: as in `attend`.
         bias: as `mask`, of the dtype of queries.
@@ -126,6 +127,7 @@ class AttentionCall:
     value_table: Any = _tensor()
     scores_by_id: Any = _tensor()
     needs_weights_by_id: bool = dataclasses.field(default=False, repr=False)
+    needs_total: bool = dataclasses.field(default=False, repr=False)
     mask: Any = _tensor()
     key_mask: Any = _tensor()
     bias: Any = _tensor()
@@ -145,10 +147,10 @@ class AttentionCall:
     def from_arguments(cls, length_q, length_k, max_relative_position, **arguments):
         """Returns the call of arguments that `attend` and `explain` have in common.
 
-        Dtypes and depths are those of the tensors, if there are any. If lengths and the query
-        offset are ints, the tables and `max_relative_position` of the call are cut to the distances
-        that occur, and one more on each side, so that no distance is clipped there. Causal
-        attention has no distances to the right.
+        Dtypes and depths are those of the tensors, if there are any. In causal attention, the
+        tables and `max_relative_position` of the call have no distances to the right. If lengths
+        and the query offset are ints, both are cut to the distances that occur, and one more on
+        each side, so that no distance is clipped there.
 
         Args:
             length_q: T.
@@ -185,21 +187,28 @@ class AttentionCall:
 
     def _without_unused_rows(self):
         """Returns the call with tables that are cut to the distances that occur."""
-        is_known = self.knows_lengths and isinstance(self.query_offset, int)
-        if self.distances is None or not (is_known and self.has_one_offset):
+        distances = self.distances
+        if distances is None or self.ids_rank is not None:
             return self
-        before = self.query_offset + self.length_q - 1
-        after = 0 if self.causal else self.length_k - 1 - self.query_offset
-        if self.sliding_window is not None:
-            before, after = (min(x, self.sliding_window - 1) for x in (before, after))
-        distances, tables = self.distances.cut(before, after), {}
         if self.causal:
             distances = distances._replace(right=0)
+        is_known = self.knows_lengths and isinstance(self.query_offset, int)
+        if is_known and not self.offset_per_entry:
+            before = self.query_offset + self.length_q - 1
+            after = self.length_k - 1 - self.query_offset
+            if self.sliding_window is not None:
+                before, after = (min(x, self.sliding_window - 1) for x in (before, after))
+            distances = distances.cut(before, after)
+        return self.with_distances(distances)
+
+    def with_distances(self, distances):
+        """Returns the call with tables for other `Distances`. Larger ones repeat their end rows."""
         if distances == self.distances:
             return self
-        for name in ("key_table", "value_table"):
-            table = getattr(self, name)
-            tables[name] = None if table is None else cut_table(table, self.distances, distances)
+        tables = {"key_table": self.key_table, "value_table": self.value_table}
+        for name, table in tables.items():
+            if table is not None:
+                tables[name] = resize_table(table, self.distances, distances)
         return dataclasses.replace(self, max_relative_position=tuple(distances), **tables)
 
     @property
@@ -236,6 +245,20 @@ class AttentionCall:
             return False
         offset = self.query_offset
         return offset is None or (isinstance(offset, int) and not offset)
+
+    @property
+    def may_be_fully_masked(self):
+        """Whether a query may have no key that it attends to."""
+        if self.mask is not None or self.key_mask is not None:
+            return True
+        if not self.causal and self.sliding_window is None:
+            return False
+        offset = self.query_offset
+        if not isinstance(offset, int) or offset < 0:
+            return True
+        if self.sliding_window is None:
+            return False
+        return not (self.knows_lengths and offset + self.length_q <= self.length_k)
 
     @property
     def is_empty(self):

@@ -132,11 +132,11 @@ def _suits_full_matrix(call):
     return is_long & (call.num_pairs >= shortest**2) & call.has_at_most(longest)
 
 
-def _suits_band(call):
+def _suits_by_id(call):
     if not _meets_block_requirements(call):
         return True
     is_known = call.platform == limits.TORCH_CPU and call.knows_lengths
-    return is_known and call.has_at_most(limits.BAND.of(call))
+    return is_known and call.has_at_most(limits.BY_ID.of(call))
 
 
 def _suits_rows(call):
@@ -158,6 +158,11 @@ def _has_queries_for_rows(call):
         return False
     num_queries = call.query.shape[0] * call.query.shape[1]
     return num_queries >= limits.FEWEST_QUERIES_OF_ROWS and call.distances.num_ids > call.length_k
+
+
+def _saves_weights_of_blocks(call):
+    is_short = call.knows_lengths and call.has_at_most(limits.UNROLLED_BLOCKS.of(call))
+    return is_short and QUADRATIC_MEMORY_ALLOWED.holds(call)
 
 
 def _has_flash_kernel(call):
@@ -273,6 +278,8 @@ class Implementation:
             name in `t2t_relpos.attention`.
         saved_matrices: number of `[T, S]` matrices per head that are saved for the gradient, for
             `explain` and the documentation.
+        saves_weights: condition under which they are saved, and not computed again. It does not
+            depend on unknown lengths. The function gets it as `save_weights`. None: always.
         requirements: conditions for correct results.
         preferences: further conditions for `select`. A call that names the row skips them.
         sizes: `Sizes` by device, or None.
@@ -285,6 +292,7 @@ class Implementation:
     saved_matrices: int
     requirements: tuple[Condition, ...]
     preferences: tuple[Condition, ...] = ()
+    saves_weights: Condition | None = None
     sizes: Mapping[str, limits.Sizes] | None = None
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     reads_tables: bool = False
@@ -296,8 +304,16 @@ class Implementation:
             module, _, name = function.rpartition(".")
             function = getattr(importlib.import_module(f"t2t_relpos.attention.{module}"), name)
         sizes = [] if self.sizes is None else [self.sizes[call.device]]
-        compute = lambda call: function(call, *sizes, **self.options)
+        options = dict(self.options)
+        if self.saves_weights is not None:
+            options["save_weights"] = self.saves_weights.holds(call)
+        compute = lambda call: function(call, *sizes, **options)
         return compute(call) if self.reads_tables else tables.attend_by_scores(compute, call)
+
+    def num_saved(self, call):
+        """Returns the number of `[T, S]` matrices per head that are saved for the gradient."""
+        is_saved = self.saves_weights is None or self.saves_weights.holds(call)
+        return self.saved_matrices if is_saved else 0
 
     def match(self, call, *, ignore_preferences=False):
         """Returns (the first condition that fails, or None; the condition on unknown lengths).
@@ -428,15 +444,15 @@ TABLE = (
         options={"save_weights": False},
     ),
     Implementation(
-        "band",
-        skew.attend_by_band,
+        "by_id",
+        skew.attend_by_id,
         saved_matrices=3,
-        requirements=(HAS_TABLE, ONE_OFFSET, QUADRATIC_MEMORY_ALLOWED),
+        requirements=(HAS_TABLE, QUADRATIC_MEMORY_ALLOWED),
         preferences=(
             Condition(
-                f"calls that fail the block requirements, and known lengths up to {limits.BAND} on "
-                f"{limits.TORCH_CPU}",
-                _suits_band,
+                "calls that fail the block requirements, and known lengths up to "
+                f"{limits.BY_ID} on {limits.TORCH_CPU}",
+                _suits_by_id,
             ),
             SUITS_WINDOW,
         ),
@@ -505,43 +521,25 @@ TABLE = (
         sizes={"cpu": limits.Sizes(32, group=2**20), "gpu": limits.Sizes(64)},
     ),
     Implementation(
-        "unrolled_blocks",
+        "blocks",
         blockwise.attend,
         reads_tables=True,
         saved_matrices=1,
-        requirements=(
-            *BLOCK_REQUIREMENTS,
-            Condition("known lengths", lambda call: call.knows_lengths),
-            QUADRATIC_MEMORY_ALLOWED,
-        ),
-        preferences=(up_to(limits.UNROLLED_BLOCKS),),
-        sizes={
-            "cpu": limits.Sizes(64, max_blocks=8),
-            "gpu": limits.Sizes(512, max_blocks=8),
-            "tpu": limits.Sizes(512, max_blocks=8),
-        },
-        options={"unrolled": True},
-    ),
-    Implementation(
-        "scanned_blocks",
-        blockwise.attend,
-        reads_tables=True,
-        saved_matrices=0,
         requirements=BLOCK_REQUIREMENTS,
+        saves_weights=Condition(
+            f"known lengths up to {limits.UNROLLED_BLOCKS}, unless `rematerialize` is True",
+            _saves_weights_of_blocks,
+        ),
         sizes={
-            "cpu": limits.Sizes(128, causal_segments=3),
-            "gpu": limits.Sizes(512, causal_segments=3),
-            "tpu": limits.Sizes(512, causal_segments=3),
+            "cpu": limits.Sizes(64, loop_block=128, max_blocks=8, causal_segments=3),
+            "gpu": limits.Sizes(512, max_blocks=8, causal_segments=3),
+            "tpu": limits.Sizes(512, max_blocks=8, causal_segments=3),
         },
-        options={"unrolled": False},
-    ),
-    Implementation(
-        "by_id",
-        gather.attend_by_id,
-        saved_matrices=3,
-        requirements=(HAS_TABLE, QUADRATIC_MEMORY_ALLOWED),
     ),
 )
+
+# Rows of earlier versions, and those that compute their calls.
+RENAMED = {"band": "by_id", "unrolled_blocks": "blocks", "scanned_blocks": "blocks"}
 
 
 class Candidate(NamedTuple):
@@ -596,5 +594,6 @@ def by_name(name):
     """Returns the row of a name."""
     rows = {row.name: row for row in TABLE}
     if name not in rows:
-        raise ValueError(f"implementation must be one of {', '.join(rows)}. Received: {name!r}")
+        names, now = ", ".join(rows), f", which is now {RENAMED[name]!r}" if name in RENAMED else ""
+        raise ValueError(f"implementation must be one of {names}. Received: {name!r}{now}")
     return rows[name]

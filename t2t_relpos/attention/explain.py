@@ -86,7 +86,7 @@ def explain(length_q, length_k=None, max_relative_position=16, *, dropout=0.0, *
     'rematerialized_blocks'
     >>> in_graph = explain(None, backend="tensorflow", xla=False, device="gpu")
     >>> in_graph.chosen, in_graph.otherwise
-    ('full_matrix', ('scanned_blocks',))
+    ('full_matrix', ('blocks',))
     """
     # The fields that are neither positional arguments nor tensors, and arguments of `attend`.
     names = [x.name for x in dataclasses.fields(AttentionCall) if x.kw_only and x.repr]
@@ -114,7 +114,7 @@ def explain(length_q, length_k=None, max_relative_position=16, *, dropout=0.0, *
         {name: f"requires {c.text}" if c else "after the chosen row" for name, c in unmet.items()},
         tuple(otherwise),
         {row.name: "; ".join(_texts_on_lengths(row, call)) for row in rows[:-1]},
-        rows[0].saved_matrices,
+        rows[0].num_saved(call),
         # Rows without blocks, and those with a condition on the window, apply a mask.
         call.sliding_window is not None
         and rows[0].sizes is not None

@@ -75,7 +75,7 @@ def attend(call, sizes, kernel=flash_kernel):
         call,
         lambda call: forward(call, sizes, kernel),
         lambda call, *results: backward(call, sizes, kernel, *results),
-        skew.attend_by_band,
+        skew.attend_by_id,
     )
 
 
@@ -374,7 +374,7 @@ class Windows(NamedTuple):
     @classmethod
     def of(cls, call, block):
         """Returns the windows of a call, with blocks of at least `block` queries if T is larger."""
-        distances = call.distances.extended(causal=call.causal)
+        distances = call.distances.extended()
         first, end = distances.keys_between(call.query_offset, 1)
         block = max(min(block, call.length_q), end - first - 1)
         return cls(call.length_q, call.length_k, first, end - first, block)

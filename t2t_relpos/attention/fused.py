@@ -32,6 +32,6 @@ def attend(call, sizes):
         return dict(zip(DIFFERENTIABLE, kernel.backward(*tensors)))
 
     def attend_in_blocks(call):
-        return blockwise.attend(call, sizes, unrolled=False)
+        return blockwise.attend(call, sizes, save_weights=False)
 
     return differentiate(call, forward, backward, attend_in_blocks)

@@ -64,7 +64,7 @@ def attend_by_rows(call):
     return results._replace(outputs=results.outputs + relative)
 
 
-def attend_by_id(call):
+def attend_by_index(call):
     """Returns the `Results`. Gathers the entry of each pair of positions."""
     ids = ops.convert_to_tensor(call.pair_ids())
     if len(ids.shape) == 2 and not is_portable():  # There, `pair_index` needs no batch axis.

@@ -76,13 +76,13 @@ class Limits(NamedTuple):
         return f"{self.others}{exceptions}"
 
 
-# `band`, and `rows` on PyTorch on a CPU.
-BAND = Limits({}, Limit(224, 128))
+# `by_id`, and `rows`, on PyTorch on a CPU.
+BY_ID = Limits({}, Limit(224, 128))
 # `rows` gathers a table row for each pair. Also the limit of `full_matrix` in inference on a CPU.
 ROWS = Limits(
     {
         TENSORFLOW_CPU: Limit(256, 128),
-        TORCH_CPU: BAND.others,
+        TORCH_CPU: BY_ID.others,
         JAX_CPU: Limit(16, 16),
         TORCH_GPU: Limit(128, 128),
         JAX_GPU: Limit(128, 128),
@@ -91,7 +91,7 @@ ROWS = Limits(
 )
 # `rows`, for calls that blocks do not support, for example with returned weights.
 ROWS_WITHOUT_BLOCKS = Limits({}, Limit(512, 512))
-# On PyTorch on a CPU, `rows` reads `[T, S, H]` vectors: it is faster than `band` only if this many
+# On PyTorch on a CPU, `rows` reads `[T, S, H]` vectors: it is faster than `by_id` only if this many
 # queries (of all heads and batch entries) share them, and if the tables have more rows than keys.
 FEWEST_QUERIES_OF_ROWS = 64
 # `full_matrix` is faster than `rows` from this many positions on a CPU.
@@ -104,14 +104,14 @@ LONGEST_ROWS_ALONE = 128
 FULL_MATRIX = Limits({TENSORFLOW_CPU: Limit(1024, 256)}, Limit(1024, 1024))
 # Weights of longer sequences would need too much memory.
 SAVED_BLOCKS = Limits({}, Limit(4096, 4096))
-# `scanned_blocks` is faster for longer sequences, although it computes the weights twice. There,
-# unrolled blocks would exceed the CPU caches, or be too many to compile quickly.
+# `blocks` saves no weights of longer sequences. A loop is faster, although it computes the weights
+# twice: unrolled blocks would exceed the CPU caches, or be too many to compile quickly.
 UNROLLED_BLOCKS = Limits({}, Limit(1024, 1024))
 # `flash` is the fastest for longer sequences. On a GPU, the time of PyTorch depends on the number
 # of kernels, and `flash` has the most.
 LONGEST_WITHOUT_FLASH = Limits(
     {
-        TORCH_CPU: BAND.others,
+        TORCH_CPU: BY_ID.others,
         JAX_GPU: ROWS.platforms[JAX_GPU],
         TORCH_GPU: Limit(1024, 1024),
     },
@@ -136,12 +136,13 @@ class Sizes:
     Args:
         block: number of queries of a block, unless `max_blocks` makes it longer.
         causal_block: the same for causal attention. Default: `block`.
+        loop_block: the same for the loops of `blocks`. Default: `block`.
         smallest: a sliding window does not reduce blocks below this size. Smaller ones would not
             save much time.
-        max_blocks: largest number of blocks. If the sequence needs more blocks of this size, the
-            blocks are made longer.
-        causal_segments: the scanned form splits queries of causal attention into this many
-            segments. The blocks of a segment read the keys up to its last query.
+        max_blocks: largest number of blocks without a loop. If the sequence needs more blocks of
+            this size, the blocks are made longer.
+        causal_segments: in causal attention, there are this many loops, each over a segment of the
+            queries. The blocks of a segment read the keys up to its last query.
         group: heads are processed in groups. A group has at most this many entries: of the queries
             in `flash`; heads times S in `saved_blocks` and `rematerialized_blocks`.
         chunk: number of keys of a chunk of the left tail on TensorFlow.
@@ -151,6 +152,7 @@ class Sizes:
 
     block: int
     causal_block: int | None = None
+    loop_block: int | None = None
     smallest: int = 128
     max_blocks: int = 2**30
     causal_segments: int = 1
@@ -159,9 +161,10 @@ class Sizes:
     long_chunk: int | None = None
     short_keys: int = 2**62
 
-    def block_of(self, call):
+    def block_of(self, call, *, in_loop=False):
         """Returns the size of a block. It reads the keys in the windows of all of its queries."""
         size = self.causal_block if call.causal and self.causal_block else self.block
+        size = self.loop_block if in_loop and self.loop_block else size
         window = call.sliding_window
         return size if window is None else min(size, max(window - 1, self.smallest))
 

@@ -6,7 +6,12 @@ starts one distance earlier than the previous row, as `j - i` requires.
 """
 
 from t2t_relpos.attention.band import Runs
-from t2t_relpos.attention.gather import attend_full_matrix, matmul_by_position, one_hot
+from t2t_relpos.attention.gather import (
+    attend_by_index,
+    attend_full_matrix,
+    matmul_by_position,
+    one_hot,
+)
 from t2t_relpos.attention.relative_ids import relative_ids
 from t2t_relpos.backend import (
     arange,
@@ -19,8 +24,10 @@ from t2t_relpos.backend import (
 )
 
 
-def attend_by_band(call):
-    """Returns the `Results` of the full matrix, without a gather."""
+def attend_by_id(call):
+    """Returns the `Results` of the full matrix, without a gather if there is one query offset."""
+    if not call.has_one_offset:
+        return attend_by_index(call)
     distances, length_k, offset = call.distances, call.length_k, call.query_offset
     return attend_full_matrix(
         call,

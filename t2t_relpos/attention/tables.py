@@ -16,7 +16,6 @@ its own, and which queries the key table is multiplied with (`relative_query`).
 import dataclasses
 from typing import Any, NamedTuple
 
-from t2t_relpos.attention.band import Distances, extend_table
 from t2t_relpos.backend import (
     accumulation_dtype,
     custom_gradient,
@@ -40,12 +39,15 @@ class Results(NamedTuple):
         weights_by_id: w `[B, N, T, R]`, in the accumulation dtype. None if not needed.
         log_sums: L `[B, N, T, 1]`, in the accumulation dtype, `MASKED_SCORE` for a fully masked
             query. None if not needed.
+        total: sum of the weights after dropout `[B, N, T, 1]`, in the accumulation dtype. None if
+            not needed.
         weights: the weights before dropout `[B, N, T, S]`, or None.
     """
 
     outputs: Any
     weights_by_id: Any = None
     log_sums: Any = None
+    total: Any = None
     weights: Any = None
 
 
@@ -59,7 +61,7 @@ def attend_by_scores(algorithm, call):
     """
     if call.key_table is None and call.value_table is None:
         return algorithm(call)
-    call, scores = _with_least_distances(call), None
+    call, scores = extend_tables(call), None
     if call.key_table is not None:
         scores = scores_by_id(call.table_query, call.key_table)
     results = algorithm(
@@ -79,32 +81,14 @@ def attend_by_scores(algorithm, call):
     return results._replace(outputs=outputs, weights_by_id=None)
 
 
-def _with_least_distances(call):
+def extend_tables(call, left=1):
     """Returns an equivalent call whose distances are at least 1, or right = 0 if causal.
 
-    End rows are repeated. In causal attention, rows of keys after the query are dropped.
+    `left` is the smallest distance to the left.
     """
     if call.distances is None or call.ids_rank is not None:
         return call
-    left, right = call.distances
-    return extend_tables(call, Distances(max(left, 1), 0 if call.causal else max(right, 1)))
-
-
-def extend_tables(call, distances):
-    """Returns a call whose tables have the rows of other distances.
-
-    For larger distances, the end rows are repeated: the result is equivalent. Rows of smaller
-    distances to the right are dropped: keys after the query have them.
-    """
-    if distances == call.distances:
-        return call
-    tables = {}
-    for name in ("key_table", "value_table"):
-        table = getattr(call, name)
-        if table is not None:
-            table = extend_table(table, call.distances, distances)
-            tables[name] = table[..., : distances.num_ids, :]
-    return dataclasses.replace(call, max_relative_position=distances, **tables)
+    return call.with_distances(call.distances.extended(left, 0 if call.causal else 1))
 
 
 def differentiate(call, forward, backward, plain):
@@ -124,8 +108,8 @@ def differentiate(call, forward, backward, plain):
     tensors["query_offset"] = None if isinstance(call.query_offset, int) else call.query_offset
     tensors["seed"] = None if call.dropout is None else call.dropout.seed
     tensors = {name: x for name, x in tensors.items() if x is not None}
-    needed = call.needs_weights_by_id, call.needs_log_sums
-    names = ["outputs", *(n for n, x in zip(("weights_by_id", "log_sums"), needed) if x)]
+    others = "weights_by_id", "log_sums", "total"
+    names = ["outputs", *(name for name in others if getattr(call, f"needs_{name}"))]
 
     def run(tensors):
         results, saved = forward(_with_tensors(call, tensors))

@@ -530,7 +530,7 @@ class RelativeMultiHeadAttention(AttentionBase):
         >>> layer = RelativeMultiHeadAttention(2, 64, max_relative_position=16, sliding_window=64)
         >>> on_gpu = layer.explain(4096, training=True, backend="torch", device="gpu")
         >>> on_gpu.chosen, on_gpu.skips_keys
-        ('scanned_blocks', True)
+        ('blocks', True)
         """
         has_tables = self.use_key_table or self.use_value_table
         settings = {

@@ -7,7 +7,9 @@ import pytest
 from comparisons import assert_all_close
 from plain_flash_kernel import without_kernel
 
-from t2t_relpos.attention import dispatch, limits
+from t2t_relpos.attention import dispatch, gather, limits
+
+NEVER = dispatch.Condition("never", lambda call: False)
 
 
 @pytest.fixture
@@ -30,17 +32,16 @@ def draw(rng, precision):
 def small_block_implementations():
     """Returns all implementations by name. Blocks are small, so that tests use several.
 
+    "blocks in a loop" saves no weights. "by_id with a gather" gathers for any query offset.
     A group has all of three heads for up to 20 keys, and one head for 31 keys or more. With
     `flash`, it has three heads for up to 13 positions, and one head for 21 or more.
     """
     of_tensorflow = limits.Sizes(7, group=60, chunk=2)
-    blocks = limits.Sizes(7, causal_segments=2)
     sizes_by_name = {
         "saved_blocks": of_tensorflow,
         "rematerialized_blocks": of_tensorflow,
         "flash": limits.Sizes(7, group=400),
-        "unrolled_blocks": blocks,
-        "scanned_blocks": blocks,
+        "blocks": limits.Sizes(7, causal_segments=2),
     }
 
     def with_small_blocks(implementation):
@@ -51,6 +52,11 @@ def small_block_implementations():
         return dataclasses.replace(implementation, sizes=sizes)
 
     implementations = {each.name: with_small_blocks(each) for each in dispatch.TABLE}
+    loop = {"name": "blocks in a loop", "saves_weights": NEVER}
+    implementations[loop["name"]] = dataclasses.replace(implementations["blocks"], **loop)
+    implementations["by_id with a gather"] = dataclasses.replace(
+        implementations["by_id"], function=gather.attend_by_index
+    )
     implementations["flash without a kernel"] = without_kernel(implementations["flash"])
     return implementations
 

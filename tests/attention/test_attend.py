@@ -11,8 +11,8 @@ from t2t_relpos.attention import (
     attend,
     dispatch,
     dot_product_attention_relative,
-    gather,
     relative_attention_inner,
+    skew,
 )
 from t2t_relpos.attention.call import AttentionCall
 from t2t_relpos.attention.t2t_variants import attend_2d, attend_two_blocks
@@ -29,7 +29,7 @@ def test_query_mask_zeroes_outputs_and_weights(draw):
         assert ops.convert_to_numpy(x)[1, :, :3].any()
 
 
-@pytest.mark.parametrize("implementation", ["rows", "band", "by_id", "without_tables", None])
+@pytest.mark.parametrize("implementation", ["rows", "by_id", "without_tables", None])
 @pytest.mark.parametrize("shape", [(5, 7), (1, 7), (2, 5, 7), (2, 3, 5, 7), (1, 3, 1, 7)])
 def test_bias_is_added_to_the_scores(shape, implementation, draw, rng, precision):
     tensors = draw(5, 7, 2)
@@ -58,7 +58,7 @@ def test_query_offset_per_batch_entry_equals_separate_calls(draw, precision):
         )
 
 
-@pytest.mark.parametrize("implementation", ["rows", "band", "by_id", "scanned_blocks", None])
+@pytest.mark.parametrize("implementation", ["rows", "by_id", "blocks", None])
 @pytest.mark.parametrize(
     "offset", [np.int64(2**31 - 1), np.array(2**31 - 1), np.array(250, "uint8")]
 )
@@ -218,7 +218,7 @@ def test_implementations_get_the_table_rows_of_distances_that_occur(lengths, opt
 
     def record(call):
         calls.append(call)
-        return attend_by_scores(gather.attend_by_id, call)
+        return attend_by_scores(skew.attend_by_id, call)
 
     row = dispatch.Implementation("recorded", record, 0, (), reads_tables=True)
     options = {"max_relative_position": (50, 60), "implementation": row, **options}

@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from t2t_relpos.attention.band import Distances, Runs
+from t2t_relpos.attention.band import Distances, Runs, masked_distances, resize_table
+from t2t_relpos.attention.call import AttentionCall
 
 SIZES = range(5)
 DISTANCES = [Distances(*pair) for pair in itertools.product(range(4), repeat=2)]
@@ -20,7 +21,7 @@ def matrix(num_queries, num_keys, offset):
 def test_runs_of_keys(distances):
     extended = distances.extended()
     assert extended == (max(distances.left, 1), max(distances.right, 1))
-    assert distances.extended(causal=True, least=2) == (max(distances.left, 2), 1)
+    assert distances.extended(2, 0) == (max(distances.left, 2), distances.right)
     left, right = extended
     for num_queries, num_keys, offset in itertools.product(range(1, 5), SIZES, range(-9, 10)):
         found = matrix(num_queries, num_keys, offset)
@@ -58,6 +59,33 @@ def test_runs_of_distances(distances):
         ids += [distances.num_ids - 1] * (num_queries + num_keys - 1 - len(ids))
         expected = np.clip(np.arange(found.min(), found.max() + 1), -left, right) + left
         assert ids == expected.tolist(), (num_queries, num_keys, offset)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [None, 1, 3])
+def test_keys_that_queries_attend_to(causal, window):
+    options = {"causal": causal, "sliding_window": window}
+    for num_queries, num_keys, offset in itertools.product(range(1, 5), SIZES, range(-9, 10)):
+        masked = masked_distances(AttentionCall(num_queries, num_keys, None, **options))
+        found, positions = matrix(num_queries, num_keys, offset), offset + np.arange(num_queries)
+        expected = np.abs(found) < (window or 100)
+        if causal:
+            expected &= found <= 0
+        masks = masked.masks(positions[:, None], np.arange(num_keys))
+        np.testing.assert_array_equal(
+            np.logical_and.reduce([np.ones(found.shape, bool), *masks]), expected
+        )
+        first, end = masked.existing_keys(offset, num_queries, num_keys)
+        keys = np.flatnonzero(expected.any(0))
+        assert first == end if not len(keys) else (first, end) == (keys[0], keys[-1] + 1)
+
+
+def test_resized_tables_have_the_rows_of_all_distances():
+    table = np.arange(6.0)[:, None]
+    for old, new in itertools.product([Distances(3, 2), Distances(0, 5)], DISTANCES):
+        rows = np.asarray(resize_table(table, old, new))[:, 0]
+        expected = np.clip(np.arange(-new.left, new.right + 1), -old.left, old.right) + old.left
+        assert rows.tolist() == expected.tolist()
 
 
 def test_distances_of_an_int_and_of_a_pair():

@@ -1,4 +1,4 @@
-"""Tests that only apply to `unrolled_blocks` and `scanned_blocks`.
+"""Tests that only apply to `blocks`.
 
 test_implementations.py tests all implementations.
 """
@@ -15,14 +15,14 @@ from gradients import gradients_of_squared_gradients, output_and_gradients
 from keras import ops
 from seeds import FixedSeed
 
-from t2t_relpos.attention import attend, blockwise, dispatch
+from t2t_relpos.attention import attend, blockwise
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.limits import Sizes
 from t2t_relpos.attention.masks import masked_softmax
 from t2t_relpos.layers import RelativeMultiHeadAttention
 
 BACKEND = keras.backend.backend()
-NAMES = ("unrolled_blocks", "scanned_blocks")
+NAMES = ("blocks", "blocks in a loop")
 TENSORS = ("query", "key", "value", "key_table", "value_table")
 
 
@@ -70,7 +70,7 @@ def test_64_bit_mode_of_jax(draw, rng, small_block_implementations):
         sums = np.exp(x).sum(-1, keepdims=True)
         np.testing.assert_allclose(masked_softmax(ops.convert_to_tensor(x)), np.exp(x) / sums)
         arrays = draw(31, 31, 2)
-        scanned = small_block_implementations["scanned_blocks"]
+        scanned = small_block_implementations["blocks in a loop"]
         options = {"return_weights": False, "query_offset": jax.numpy.asarray(0)}
         outputs, _ = attend(*arrays, **options, implementation=scanned)
         np.testing.assert_allclose(outputs, attend(*arrays)[0], atol=1e-5)
@@ -82,7 +82,7 @@ def test_64_bit_mode_of_jax(draw, rng, small_block_implementations):
         assert np.isfinite(step(np.int64(3))).all()
 
 
-def test_unrolled_and_scanned_blocks_drop_the_same_weights(
+def test_saved_and_rematerialized_weights_are_dropped_alike(
     small_block_implementations, draw, precision
 ):
     # With a multiple of the block size, both implementations have the same blocks.
@@ -142,12 +142,13 @@ def compiled_code(lengths, **options):
     "lengths, masked, causal", [((48, 48), False, False), ((40, 48), True, True)]
 )
 @pytest.mark.parametrize("name", NAMES)
-def test_compiled_code_has_no_gather_and_no_embedding_per_pair(name, lengths, masked, causal):
+def test_compiled_code_has_no_gather_and_no_embedding_per_pair(
+    name, lengths, masked, causal, small_block_implementations
+):
     # Three blocks, as few as have a first, an inner and a last one.
     sizes = dict.fromkeys(("cpu", "gpu", "tpu"), Sizes(16, causal_segments=2))
-    (implementation,) = (each for each in dispatch.TABLE if each.name == name)
     options = {"key_mask": np.arange(lengths[1])[None] < 30} if masked else {}
-    implementation = dataclasses.replace(implementation, sizes=sizes)
+    implementation = dataclasses.replace(small_block_implementations[name], sizes=sizes)
     text = compiled_code(lengths, implementation=implementation, causal=causal, **options)
     instructions = set(re.findall(r"= \S+ ([a-z-]+)\(", text))
     assert "dot" in instructions or "custom-call" in instructions
@@ -155,7 +156,7 @@ def test_compiled_code_has_no_gather_and_no_embedding_per_pair(name, lengths, ma
     shapes = re.findall(r"[a-z]+\d+\[([\d,]+)\]", text)
     largest = max(math.prod(map(int, shape.split(","))) for shape in shapes)
     # The weights of two heads have 2·T·S entries. An embedding of each pair has 16·T·S.
-    assert largest <= (2 if name == "unrolled_blocks" else 1) * math.prod(lengths)
+    assert largest <= (2 if name == "blocks" else 1) * math.prod(lengths)
 
 
 def memory_on_jax(length, **options):
@@ -166,9 +167,9 @@ def memory_on_jax(length, **options):
 
 @pytest.mark.skipif(BACKEND != "jax", reason="only JAX reports the memory of compiled code")
 @pytest.mark.parametrize("causal", [False, True])
-def test_memory_of_scanned_blocks(causal):
+def test_memory_of_blocks_in_a_loop(causal):
     """It is linear in length, also with a mask, and less with a sliding window."""
-    options = {"implementation": "scanned_blocks", "causal": causal}
+    options = {"implementation": "blocks", "causal": causal}
     short, long = (
         memory_on_jax(n, key_mask=np.ones((1, n), bool), **options) for n in (2048, 8192)
     )

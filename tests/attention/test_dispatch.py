@@ -17,11 +17,13 @@ TORCH = {"backend": "torch", "xla": False, "device": "cpu"}
 JAX_GPU = {**JAX, "device": "gpu", "dtype": "bfloat16"}
 TORCH_GPU, TORCH_TPU = {**TORCH, "device": "gpu"}, {**TORCH, "device": "tpu"}
 TRAINING = {**CPU, "rematerialize": False}
+# The row `blocks`, and the number of saved matrices.
+UNROLLED, LOOP = ("blocks", 1), ("blocks", 0)
 # The choice of the backend of the tests, without returned weights.
 CHOSEN_FOR_101_POSITIONS = {
     "tensorflow": "full_matrix",
-    "jax": "unrolled_blocks",
-    "torch": "band",
+    "jax": "blocks",
+    "torch": "by_id",
 }[keras.backend.backend()]
 
 
@@ -41,63 +43,63 @@ CHOSEN_FOR_101_POSITIONS = {
         (129, {**CPU, "causal": True}, "rematerialized_blocks"),
         (11, {**CPU, "rematerialize": True}, "rematerialized_blocks"),
         (512, {**CPU, "return_weights": True}, "rows"),
-        (513, {**CPU, "return_weights": True}, "band"),
+        (513, {**CPU, "return_weights": True}, "by_id"),
         (512, {**CPU, "seeded_dropout": False}, "rows"),
         (64, XLA, "rows"),
-        (65, XLA, "unrolled_blocks"),
-        (1024, XLA, "unrolled_blocks"),
-        (1025, XLA, "scanned_blocks"),
-        (11, {**XLA, "rematerialize": True}, "scanned_blocks"),
+        (65, XLA, UNROLLED),
+        (1024, XLA, UNROLLED),
+        (1025, XLA, LOOP),
+        (11, {**XLA, "rematerialize": True}, LOOP),
         (0, {**CPU, "rematerialize": True}, "rows"),
-        (11, {**XLA, "rematerialize": True, "max_relative_position": None}, "scanned_blocks"),
+        (11, {**XLA, "rematerialize": True, "max_relative_position": None}, LOOP),
         (1, GPU, "full_matrix"),
         (1024, {**GPU, "causal": True}, "full_matrix"),
-        (1025, GPU, "scanned_blocks"),
-        (11, {**GPU, "rematerialize": True}, "scanned_blocks"),
+        (1025, GPU, LOOP),
+        (11, {**GPU, "rematerialize": True}, LOOP),
         (64, {**GPU, "max_relative_position": 0}, "rows"),
-        (300, {**GPU, "query_offset": 1}, "unrolled_blocks"),
-        (513, JAX, "unrolled_blocks"),
-        (224, TORCH, "band"),
+        (300, {**GPU, "query_offset": 1}, UNROLLED),
+        (513, JAX, UNROLLED),
+        (224, TORCH, "by_id"),
         (225, TORCH, "flash"),
-        (128, {**TORCH, "causal": True, "rematerialize": False}, "band"),
+        (128, {**TORCH, "causal": True, "rematerialize": False}, "by_id"),
         (129, {**TORCH, "causal": True, "rematerialize": False}, "flash"),
-        (11, {**TORCH, "rematerialize": True}, "scanned_blocks"),
+        (11, {**TORCH, "rematerialize": True}, LOOP),
         (400, {**TORCH, "rematerialize": True}, "flash"),
         # Long tables: more than a quarter of the positions have a distance of their own.
-        (300, {**TORCH, "max_relative_position": 64, "rematerialize": True}, "scanned_blocks"),
-        (4096, {**TORCH, "max_relative_position": 512}, "scanned_blocks"),
+        (300, {**TORCH, "max_relative_position": 64, "rematerialize": True}, LOOP),
+        (4096, {**TORCH, "max_relative_position": 512}, LOOP),
         (11, {**TORCH_GPU, "rematerialize": True}, "fused"),
         (128, TORCH_GPU, "rows"),
-        (1024, {**TORCH_GPU, "causal": True}, "unrolled_blocks"),
+        (1024, {**TORCH_GPU, "causal": True}, UNROLLED),
         (1025, TORCH_GPU, "flash"),
         (128, JAX_GPU, "rows"),
         (129, {**JAX_GPU, "causal": True}, "flash"),
         (11, {**JAX_GPU, "rematerialize": True}, "flash"),
         (300, {**JAX_GPU, "seeded_dropout": False}, "rows"),
-        (8192, {**JAX_GPU, "dtype": "float32"}, "scanned_blocks"),
+        (8192, {**JAX_GPU, "dtype": "float32"}, LOOP),
         (8192, {**JAX_GPU, "dtype": "float16", "device": "GPU"}, "flash"),
         (8192, {**JAX_GPU, "key_dim": 256}, "flash"),
-        (8192, {**JAX_GPU, "key_dim": 264}, "scanned_blocks"),
-        (8192, {**JAX_GPU, "value_dim": 32}, "scanned_blocks"),
-        (8192, {**JAX_GPU, "dropout": 0.1}, "scanned_blocks"),
-        (8192, {**TORCH_GPU, "key_dim": 60}, "scanned_blocks"),
-        (8192, {**TORCH_GPU, "dtype": "float64"}, "scanned_blocks"),
+        (8192, {**JAX_GPU, "key_dim": 264}, LOOP),
+        (8192, {**JAX_GPU, "value_dim": 32}, LOOP),
+        (8192, {**JAX_GPU, "dropout": 0.1}, LOOP),
+        (8192, {**TORCH_GPU, "key_dim": 60}, LOOP),
+        (8192, {**TORCH_GPU, "dtype": "float64"}, LOOP),
         (8192, {**TORCH, "key_dim": 60, "dtype": "float64"}, "flash"),
-        (5000, TORCH_TPU, "scanned_blocks"),
+        (5000, TORCH_TPU, LOOP),
         (300, {**TORCH, "length_k": 301}, "flash"),
         (300, {**TORCH, "query_offset": 1}, "flash"),
-        (300, {**TORCH, "sliding_window": 200}, "unrolled_blocks"),
+        (300, {**TORCH, "sliding_window": 200}, UNROLLED),
         (300, {**TORCH, **NO_TABLES, "rematerialize": True}, "scaled_dot_product_attention"),
         (8192, {**TORCH, **NO_TABLES, "causal": True}, "scaled_dot_product_attention"),
         (81, {**TORCH, **NO_TABLES, "length_k": 9, "causal": True}, "scaled_dot_product_attention"),
         (
             81,
             {**TORCH, **NO_TABLES, "length_k": 9, "causal": True, "rematerialize": True},
-            "scanned_blocks",
+            LOOP,
         ),
         (64, {**TORCH, **NO_TABLES, "dropout": 0.1}, "without_tables"),
-        (65, {**TORCH, "seeded_dropout": False}, "band"),
-        (513, {**XLA, "portable": True, "rematerialize": True}, "band"),
+        (65, {**TORCH, "seeded_dropout": False}, "by_id"),
+        (513, {**XLA, "portable": True, "rematerialize": True}, "by_id"),
         (512, {**CPU, "ids_rank": 2}, "rows"),
         (513, {**CPU, "ids_rank": 2}, "by_id"),
         (64, {**CPU, "ids_rank": 3}, "by_id"),
@@ -107,13 +109,16 @@ CHOSEN_FOR_101_POSITIONS = {
         (300, {**TRAINING, "query_offset": 1}, "saved_blocks"),
         (256, {**TRAINING, "sliding_window": 65}, "full_matrix"),
         (300, {**CPU, "sliding_window": 65, "rematerialize": True}, "rematerialized_blocks"),
-        (65, {**JAX, "sliding_window": 3}, "unrolled_blocks"),
-        (3000, {**JAX, "sliding_window": 64}, "scanned_blocks"),
-        (3000, {**JAX, "sliding_window": 64, "max_relative_position": None}, "scanned_blocks"),
+        (65, {**JAX, "sliding_window": 3}, UNROLLED),
+        (3000, {**JAX, "sliding_window": 64}, LOOP),
+        (3000, {**JAX, "sliding_window": 64, "max_relative_position": None}, LOOP),
     ],
 )
 def test_explain_names_the_selected_implementation(length, options, expected):
     explanation = explain(length, **{"max_relative_position": 16, **options})
+    if not isinstance(expected, str):
+        expected, saved_matrices = expected
+        assert explanation.saved_matrices == saved_matrices
     assert explanation.chosen == expected
     assert set(explanation.reasons) == {each.name for each in dispatch.TABLE} - {expected}
 
@@ -130,7 +135,7 @@ FUSED = {**TORCH_GPU, "dtype": "bfloat16", "rematerialize": True}
             "full_matrix",
             "requires up to 1,024 positions (TensorFlow without XLA on a CPU: 1,024, causal 256).",
         ),
-        (CPU, "by_id", "after the chosen row"),
+        (CPU, "blocks", "after the chosen row"),
         (JAX, "saved_blocks", "requires TensorFlow without XLA on a CPU"),
         ({**FUSED, "sliding_window": 9}, "fused", "requires no `sliding_window`"),
         ({**FUSED, "dropout": 0.1}, "fused", "requires no `dropout`"),
@@ -149,16 +154,16 @@ def test_explanation_names_the_failed_condition(options, name, reason):
 @pytest.mark.parametrize(
     "options, chosen, otherwise",
     [
-        (GPU, "full_matrix", ("scanned_blocks",)),
-        ({**GPU, "rematerialize": True}, "scanned_blocks", ()),
+        (GPU, "full_matrix", ("blocks",)),
+        ({**GPU, "rematerialize": True}, "blocks", ()),
         ({**GPU, "offset_per_entry": True}, "by_id", ()),
         ({**GPU, "max_relative_position": None}, "without_tables", ()),
-        (XLA, "scanned_blocks", ()),
+        (XLA, "blocks", ()),
         (CPU, "full_matrix", ("rows", "rematerialized_blocks")),
         (TRAINING, "full_matrix", ("rows", "saved_blocks", "rematerialized_blocks")),
-        ({**CPU, "return_weights": True}, "band", ()),
-        (JAX, "scanned_blocks", ()),
-        (TORCH, "scanned_blocks", ()),
+        ({**CPU, "return_weights": True}, "by_id", ()),
+        (JAX, "blocks", ()),
+        (TORCH, "blocks", ()),
     ],
 )
 def test_explain_of_unknown_lengths_names_all_candidates(options, chosen, otherwise):
@@ -174,9 +179,9 @@ def test_explanation_of_unknown_lengths_as_text():
     assert first.startswith(
         "full_matrix: chosen if K of at least 1, and queries at the positions of the last keys"
     )
-    assert second == "scanned_blocks: otherwise chosen"
+    assert second == "blocks: otherwise chosen"
     assert explain(3, None, **GPU).otherwise == ()
-    assert explain(None, 3, **GPU).otherwise == ("scanned_blocks",)
+    assert explain(None, 3, **GPU).otherwise == ("blocks",)
 
 
 @pytest.mark.parametrize("platform", [CPU, XLA, GPU, JAX, TORCH], ids=str)
@@ -195,14 +200,15 @@ def test_rematerialize_raises_instead_of_using_quadratic_memory(options, require
     with pytest.raises(ValueError, match=r"Memory linear in length \(`rematerialize=True`") as e:
         explain(64, **fields)
     assert "Received: AttentionCall(length_q=64" in str(e.value)
-    implementation = {each.name: each for each in dispatch.TABLE}["scanned_blocks"]
+    implementation = {each.name: each for each in dispatch.TABLE}["blocks"]
     assert implementation.match(AttentionCall(64, 64, **fields))[0].text == requirement
 
 
 def test_block_sizes_depend_on_the_device():
-    for name in ("unrolled_blocks", "scanned_blocks"):
-        sizes = {each.name: each for each in dispatch.TABLE}[name].sizes
-        assert sizes["cpu"].block < sizes["gpu"].block
+    sizes, call = dispatch.by_name("blocks").sizes, AttentionCall(9, 9, 2)
+    for in_loop in (False, True):
+        on_cpu, on_gpu = (sizes[x].block_of(call, in_loop=in_loop) for x in ("cpu", "gpu"))
+        assert on_cpu < on_gpu
 
 
 def test_named_implementation_must_meet_requirements_but_not_preferences():
@@ -216,10 +222,12 @@ def test_named_implementation_must_meet_requirements_but_not_preferences():
         ValueError, match=r"must be one of scaled_dot_product_attention, .* Received: 'bands'"
     ):
         dispatch.select(call, "bands")
+    with pytest.raises(ValueError, match="Received: 'scanned_blocks', which is now 'blocks'"):
+        dispatch.select(call, "scanned_blocks")
 
 
 @pytest.mark.parametrize(
-    "batch, distance, expected", [(8, 19, "rows"), (7, 19, "band"), (8, 9, "band")]
+    "batch, distance, expected", [(8, 19, "rows"), (7, 19, "by_id"), (8, 9, "by_id")]
 )
 def test_many_queries_of_long_tables_share_gathered_rows(batch, distance, expected):
     query = np.zeros((batch, 8, 20, 4), "float32")
@@ -230,10 +238,10 @@ def test_many_queries_of_long_tables_share_gathered_rows(batch, distance, expect
 def test_attend_runs_the_selected_implementation(run_log, draw):
     arrays = draw(101, 101, 2)
     for options, expected in (
-        ({}, "band" if keras.backend.backend() == "torch" else "rows"),
+        ({}, "by_id" if keras.backend.backend() == "torch" else "rows"),
         ({"return_weights": False}, CHOSEN_FOR_101_POSITIONS),
         ({"relative_ids": np.zeros((2, 101, 101), "int32")}, "by_id"),
-        ({"implementation": "band"}, "band"),
+        ({"implementation": "by_id"}, "by_id"),
     ):
         attend(*arrays, **options)
         assert run_log == [expected]

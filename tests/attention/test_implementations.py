@@ -26,7 +26,7 @@ from t2t_relpos.attention.gather import pair_index
 
 BACKEND = keras.backend.backend()
 NAMES = [row.name for row in dispatch.TABLE if dispatch.NO_TABLES not in row.requirements]
-NAMES.append("flash without a kernel")
+NAMES += ["blocks in a loop", "by_id with a gather", "flash without a kernel"]
 TENSORS = ("query", "key", "value", "key_table", "value_table")
 
 
@@ -317,12 +317,12 @@ def second_derivatives(implementation, problem):
     "case", [{"lengths": SQUARE}, {"lengths": SQUARE, "masks": "keys", "causal": True}], ids=str
 )
 def test_second_derivatives_equal_autodiff_or_raise(case, implementation, problem_of, precision):
-    """`scanned_blocks` may raise: TensorFlow has no gradient of the slice update in its loop."""
+    """Blocks in a loop may raise: TensorFlow has no gradient of the slice update in its loop."""
     problem = problem_of(**case)
     try:
         found = second_derivatives(implementation, problem)
     except (LookupError, ValueError) as error:
-        assert implementation.name == "scanned_blocks" and BACKEND != "torch"
+        assert implementation.name == "blocks in a loop" and BACKEND != "torch"
         assert re.search("(?i)gradient|differentiat", str(error))
         return
     tolerance = 1e-9 if precision.dtype == "float64" else 1e-4

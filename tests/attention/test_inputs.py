@@ -48,7 +48,7 @@ def arrays(draw):
     return [x.astype("float32") for x in draw(7, 7, 2)]
 
 
-@pytest.mark.parametrize("implementation", ["rows", "band", "by_id", "unrolled_blocks", None])
+@pytest.mark.parametrize("implementation", ["rows", "by_id", "blocks", None])
 def test_attend_accepts_all_types(implementation, convert, arrays, rng):
     options = {"implementation": implementation, "return_weights": False}
     masks = {

@@ -14,9 +14,10 @@ from t2t_relpos.attention.call import AttentionCall
 
 SHAPE, K = (2, 3, 40, 8), 3
 ROWS = [
-    (row.name, k)
+    (row.name, k, rematerialize)
     for row in dispatch.TABLE
     for k in (K, None)
+    for rematerialize in ((None,) if row.saves_weights is None else (None, True))
     if row.match(AttentionCall(SHAPE[2], SHAPE[2], k), ignore_preferences=True)[0] is None
 ]
 
@@ -52,11 +53,13 @@ def draw(*shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape)))
 
 
-def results(name, k, tensors, d_outputs, **options):
-    """Returns the outputs and all gradients of a row."""
+def results(row, tensors, d_outputs, **options):
+    """Returns the outputs and all gradients of an entry of ROWS."""
+    name, k, rematerialize = row
+    options |= {"implementation": name, "rematerialize": rematerialize, "return_weights": False}
     tables = () if k is None else (draw(2 * k + 1, SHAPE[3]), draw(2 * k + 1, SHAPE[3]))
     inputs = [x.detach().requires_grad_() for x in (*tensors, *tables)]
-    outputs = attend(*inputs, implementation=name, return_weights=False, **options)[0]
+    outputs = attend(*inputs, **options)[0]
     return outputs, *torch.autograd.grad(outputs, inputs, d_outputs)
 
 
@@ -66,20 +69,20 @@ def assert_equal(found, expected):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name, k", ROWS)
-def test_strides_of_inputs_and_of_gradients_of_outputs(name, k, layout):
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_strides_of_inputs_and_of_gradients_of_outputs(row, layout):
     tensors = [LAYOUTS[layout](x) for x in draw(4, *SHAPE)]
     copies = [x.contiguous() for x in tensors]
-    expected = results(name, k, copies[:3], copies[3])
-    assert_equal(results(name, k, tensors[:3], tensors[3]), expected)
-    assert_equal(results(name, k, copies[:3], tensors[3]), expected)
+    expected = results(row, copies[:3], copies[3])
+    assert_equal(results(row, tensors[:3], tensors[3]), expected)
+    assert_equal(results(row, copies[:3], tensors[3]), expected)
 
 
-@pytest.mark.parametrize("name, k", ROWS)
-def test_strides_of_masks(name, k):
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_strides_of_masks(row):
     tensors, mask = draw(4, *SHAPE), draw(SHAPE[2], SHAPE[0]).gt(0).T
-    expected = results(name, k, tensors[:3], tensors[3], key_mask=mask.contiguous())
-    assert_equal(results(name, k, tensors[:3], tensors[3], key_mask=mask), expected)
+    expected = results(row, tensors[:3], tensors[3], key_mask=mask.contiguous())
+    assert_equal(results(row, tensors[:3], tensors[3], key_mask=mask), expected)
 
 
 class TestCopies:

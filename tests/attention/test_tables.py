@@ -14,7 +14,7 @@ from t2t_relpos.attention.call import AttentionCall
 from t2t_relpos.attention.dropout import AttentionDropout
 
 BATCH, HEADS, GROUPS, DEPTH, TABLE_DEPTH = 2, 4, 2, 5, 7
-NAMES = "rows", "band", "by_id", "unrolled_blocks", "scanned_blocks"
+NAMES = "rows", "by_id", "by_id with a gather", "blocks", "blocks in a loop"
 NAMES = [*NAMES, "flash", "flash without a kernel"]
 
 
@@ -170,7 +170,7 @@ def test_results_and_gradients_equal_the_definition(
         options["key_mask"][0] = False  # all queries of a sequence are fully masked
     offset, beyond = case.get("query_offset", lengths[1] - lengths[0]), case.get("beyond", "clip")
     is_valid = valid_pairs(lengths, offset, **options)
-    return_weights = implementation.name in ("rows", "band", "by_id")
+    return_weights = implementation.name in ("rows", "by_id")
 
     def compute(tensors):
         results = run(
@@ -308,8 +308,8 @@ def test_explain_describes_the_new_arguments():
     options = {"backend": "torch", "device": "cpu", "causal": True}
     assert explain(4096, **options).chosen == "flash"
     assert explain(4096, grouped_queries=True, **options).chosen == "flash"
-    assert explain(1024, grouped_queries=True, **options).chosen == "unrolled_blocks"
-    assert explain(4096, 4096, (1023, 0), beyond="zero", **options).chosen == "scanned_blocks"
+    assert explain(1024, grouped_queries=True, **options).saved_matrices == 1
+    assert explain(4096, 4096, (1023, 0), beyond="zero", **options).chosen == "blocks"
     assert (
         "relative_query"
         in explain(
@@ -321,4 +321,4 @@ def test_explain_describes_the_new_arguments():
 def test_all_rows_of_the_table_say_what_they_require():
     call = AttentionCall(64, 64, 2, grouped_queries=True, has_relative_query=True)
     unmet = {row.name for row in dispatch.TABLE if row.match(call, ignore_preferences=True)[0]}
-    assert {"rows", "band", "by_id", "unrolled_blocks", "scanned_blocks"}.isdisjoint(unmet)
+    assert {"rows", "by_id", "blocks"}.isdisjoint(unmet)

@@ -18,10 +18,11 @@ from t2t_relpos.attention.relative_ids import relative_ids
 
 RATE = 0.3
 IMPLEMENTATIONS = [
-    row.name
+    (row.name, rematerialize)
     for row in dispatch.TABLE
     if not isinstance(row.function, str)
     and not {dispatch.NO_DROPOUT, dispatch.NO_TABLES} & set(row.requirements)
+    for rematerialize in ((None,) if row.saves_weights is None else (None, True))
 ]
 
 
@@ -33,7 +34,8 @@ def tensors():
 
 
 def outputs_of(implementation, *tensors):
-    options = {"implementation": implementation, "return_weights": False}
+    name, rematerialize = implementation
+    options = {"implementation": name, "rematerialize": rematerialize, "return_weights": False}
     return attend(*tensors, dropout=AttentionDropout(RATE), **options)[0]
 
 

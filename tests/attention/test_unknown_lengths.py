@@ -18,7 +18,7 @@ from t2t_relpos.attention.call import lengths_up_to
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.layers import Packing
 
-EXCLUDED = ("scaled_dot_product_attention", "without_tables", "fused", "flash", "unrolled_blocks")
+EXCLUDED = ("scaled_dot_product_attention", "without_tables", "fused", "flash")
 NAMES = [each.name for each in dispatch.TABLE if each.name not in EXCLUDED]
 
 
@@ -70,7 +70,7 @@ def expected(*lengths):
 
 
 @pytest.mark.parametrize(
-    "name, jit_compile", [*((name, False) for name in NAMES), ("scanned_blocks", True)]
+    "name, jit_compile", [*((name, False) for name in NAMES), ("blocks", True)]
 )
 def test_outputs_and_gradients_equal_known_lengths(
     name, jit_compile, small_block_implementations, assert_close
@@ -187,7 +187,7 @@ def test_accelerators_choose_one_block_or_loops_by_a_single_condition(
     compute = outputs_and_gradients_with(rematerialize=False, causal=causal)
     run = graph_of(compute, tables)
     graph = run.get_concrete_function().graph
-    assert run_log == ["full_matrix", "scanned_blocks"]
+    assert run_log == ["full_matrix", "blocks"]
     ops_of = lambda graph, kind: [op for op in graph.get_operations() if op.type == kind]
     conditions = ops_of(graph, "If") + ops_of(graph, "StatelessIf")
     assert 1 <= len(conditions) <= 2  # of the outputs, and of the gradient
@@ -223,7 +223,7 @@ def test_graphs_have_no_embedding_per_pair(return_weights, jit_compile, run_log,
 
     function = graph_of(run, tables, jit_compile)
     concrete = function.get_concrete_function()
-    assert run_log == ["band" if return_weights else "scanned_blocks"]
+    assert run_log == ["by_id" if return_weights else "blocks"]
     gathers = [op for op in concrete.graph.get_operations() if "Gather" in op.type]
     assert not [op for op in gathers if op.outputs[0].shape.rank in (None, 3, 4)]
     arrays = [tf.constant(x) for x in (*draw(23, 29, 2, value_dim=7)[:3], *tables)]

@@ -186,7 +186,7 @@ def test_memory_may_be_linear_at_any_length(kind, run_log):
     other = copy.deepcopy(model)
     assert replace_attention(other, flash_attention=True) == 3
     assert_results_near(results(other, padding_mask()), results(model, padding_mask()))
-    assert run_log and not {"band", "rows", "full_matrix"} & set(run_log)
+    assert run_log and not {"by_id", "rows", "full_matrix"} & set(run_log)
 
 
 def test_log_scaling_may_be_off():

@@ -338,7 +338,7 @@ def test_flash_attention_has_linear_memory_at_any_length(run_log):
     run_log.clear()
     module = attention(flash_attention=True)
     assert_close(module(x, x, x, need_weights=False)[0], expected)
-    assert run_log and set(run_log) <= {"fused", "flash", "scanned_blocks"}
+    assert run_log and set(run_log) <= {"fused", "flash", "blocks"}
     with pytest.raises(ValueError, match="requires: no returned weights"):
         module(x, x, x)
 

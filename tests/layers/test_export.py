@@ -231,9 +231,9 @@ def test_export_of_a_subclassed_model(tmp_path):
 def test_portable_selects_implementations_of_standard_operations():
     with portable():
         assert is_portable()
-        assert explain(5000).chosen == "band"
+        assert explain(5000).chosen == "by_id"
     assert not is_portable()
-    assert explain(5000).chosen != "band"
+    assert explain(5000).chosen != "by_id"
 
 
 def test_portable_with_another_converter(tmp_path, tf):

@@ -9,7 +9,7 @@ from layer_cases import CASES
 from t2t_relpos.layers import RelativeMultiHeadAttention
 
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
-LINEAR = "rematerialized_blocks" if ON_TENSORFLOW else "scanned_blocks"
+LINEAR = "rematerialized_blocks" if ON_TENSORFLOW else "blocks"
 
 
 @pytest.fixture

@@ -162,10 +162,10 @@ def test_explain_of_a_layer_reads_its_settings():
     on_gpu = {"backend": "jax", "xla": False, "device": "gpu"}
     assert layer.explain(3000, **on_gpu).skips_keys
     options = on_gpu | {"sliding_window": None}
-    assert layer.explain(3000, **options).chosen == "scanned_blocks"
+    assert layer.explain(3000, **options).chosen == "blocks"
     half = make(key_dim=64, dtype="mixed_bfloat16", dropout=0.1)
     assert half.explain(3000, **on_gpu).chosen == "flash"
-    assert half.explain(3000, training=True, **on_gpu).chosen == "scanned_blocks"
+    assert half.explain(3000, training=True, **on_gpu).chosen == "blocks"
     with pytest.raises(ValueError, match="requires: no returned weights"):
         make(flash_attention=True).explain(7, return_weights=True)
 

@@ -105,6 +105,7 @@ def test_attention_creates_tensors_on_explicit_devices(implementation, rng):
             {"causal": True},
             {"key_mask": torch.ones(2, length, dtype=torch.bool)},
             {"sliding_window": 9, "causal": True},
+            {"rematerialize": True},
         ):
             options |= {"implementation": implementation, "return_weights": False}
             try:

@@ -1,14 +1,12 @@
 """A block of the score matrix on TensorFlow: bands of diagonals, and columns for the clipped tail.
 
-Biases and sums are by id of difference rows (see `band.difference_rows`). Two parts remain:
+Biases and sums are by id of difference rows (see `band`). The band is read and written with
+diagonal ops. In the left tail, if bidirectional, keys are grouped in chunks. Additional columns of
+queries and keys add the whole chunks of the tail in their product. The last chunk may be partly in
+the tail: it adds `chunk - 1` diagonals.
 
-- the band: a few diagonals, read and written with diagonal ops;
-- the left tail, if bidirectional: all keys of larger distances share id 0. Keys are grouped in
-  chunks. Additional columns of queries and keys add the whole chunks of the tail in their product.
-  The last chunk may be partly in the tail: it adds `chunk - 1` diagonals.
-
-Shapes: C queries; L difference ids (left + right, or left if causal), from right to left; D
-diagonals of the band.
+Shapes: C queries; R - 1 ids without that of the reference row, from right to left; `diagonals` of
+the band.
 """
 
 from typing import Any, NamedTuple
@@ -32,7 +30,7 @@ def matmul(x, y, dtype, **options):
 
 
 class QueryBand:
-    """Biases of queries `[.., C, H]`: by id `[.., L, C]` and by diagonal `[.., D, C]`.
+    """Biases of queries `[.., C, H]`: by id `[.., R - 1, C]`, by diagonal `[.., diagonals, C]`.
 
     Args:
         band: the `Arguments` of `engine`, which say where the band lies.
@@ -42,7 +40,7 @@ class QueryBand:
 
     def __init__(self, band, positions, dtype):
         self.band, self.dtype = band, dtype
-        if not band.has_left_tail:
+        if band.causal:
             return
         chunk = band.chunk
         tail_length = positions - band.distances.left
@@ -61,18 +59,18 @@ class QueryBand:
         """Returns a dict of the tensors by query from which a block computes `x·yᵀ` with biases.
 
         They are `"plain"`, `x` itself, or `"augmented"`, `x` with columns; `"diagonals"`
-        `[.., D, C]`, to be added to the band; and `"bias"`, to be added to the product.
+        `[.., diagonals, C]`, to be added to the band; and `"bias"`, to be added to the product.
 
         Args:
             x: `[.., C, H]`, queries or gradients of outputs.
-            by_id: biases by id `[.., L, C]`, or None.
+            by_id: biases by id `[.., R - 1, C]`, or None.
             bias: `[.., C, 1]`, to be added for all keys, or None.
             in_column: whether a column adds the bias in the product, if there are biases by id.
         """
         terms, columns = {}, None
         if by_id is not None:
             terms["diagonals"] = self._to_diagonals(by_id)
-            if self.band.has_left_tail:
+            if not self.band.causal:
                 columns = by_id[..., -1, :, None] * self._tail_columns
             if in_column and bias is not None:
                 columns, bias = bias if columns is None else columns + bias, None
@@ -83,18 +81,18 @@ class QueryBand:
         return terms if bias is None else terms | {"bias": bias}
 
     def _to_diagonals(self, by_id):
-        """Converts biases `[.., L, C]` to `[.., D, C]`, without whole chunks of the tail."""
-        if not self.band.has_left_tail:
+        """Converts biases by id to `[.., diagonals, C]`, without whole chunks of the tail."""
+        if self.band.causal:
             return by_id
         return tf.concat([by_id, by_id[..., -1:, :] * self._in_partial_chunk], -2)
 
     def sum_by_id(self, results):
-        """Returns sums by id `[.., L, C]` of the results of `Diagonals.sums`.
+        """Returns sums by id `[.., R - 1, C]` of the results of `Diagonals.sums`.
 
         It is the transpose of the biases of `augment`.
         """
         diagonals = results["band"]
-        if not self.band.has_left_tail:
+        if self.band.causal:
             return diagonals
         sizes = [sum(self.band.distances) - 1, 1, self.band.chunk - 1]
         unclipped, last, partial = tf.split(diagonals, sizes, -2)
@@ -122,8 +120,8 @@ class Diagonals:
         band = queries.band
         lowest, end = band.diagonals.keys_between(first, 1)
         self._diagonals = lowest, end - 1
-        self._has_left_tail = band.has_left_tail
-        if not band.has_left_tail:
+        self._has_left_tail = not band.causal
+        if band.causal:
             self._columns = tf.ones([length_k, 1], queries.dtype)
             return
         chunk = self._chunk = band.chunk
@@ -156,13 +154,13 @@ class Diagonals:
         return tf.linalg.set_diag(scores, written, k=self._diagonals, align=_ALIGN), diagonals
 
     def _read(self, scores):
-        """Returns the band `[.., D, C]`."""
+        """Returns the band `[.., diagonals, C]`."""
         return tf.linalg.diag_part(scores, k=self._diagonals, align=_ALIGN)
 
     def sums(self, weights, band=None):
         """Returns a dict of the band and, if bidirectional, the sums of the whole chunks.
 
-        They are `"band"` `[.., D, C]` and `"tail"` `[.., 1, C]`, for `QueryBand.sum_by_id`.
+        They are `"band"` `[.., diagonals, C]` and `"tail"` `[.., 1, C]`, for `QueryBand.sum_by_id`.
 
         Args:
             weights: `[.., C, S]`.

@@ -2,14 +2,10 @@
 
 The score matrix is one `ScoreBlock`. For long sequences, heads are processed in groups and queries
 in blocks, so that the scores of a block fit into the processor's caches. What does not depend on
-keys is computed for all blocks together.
+keys is computed for all blocks together: also the products with difference rows (see `band`), which
+are outside of the custom gradient (see `tables`).
 
-The custom gradient knows no tables: blocks get scores by id of difference rows, and return sums of
-weights by id. The products with tables are outside of it, for all blocks together, and TensorFlow
-differentiates them (see `attention.tables`).
-
-Shapes: Hv depth of values; G heads of a group; C queries of a block; L difference ids, from right
-to left; D diagonals of the band.
+Shapes: C queries of a block; R - 1 ids without that of the reference row, from right to left.
 """
 
 import functools
@@ -18,7 +14,6 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from t2t_relpos.attention.band import Distances, difference_rows, masked_distances
-from t2t_relpos.attention.blocks import all_queries_have_keys
 from t2t_relpos.attention.masks import key_padding_mask
 from t2t_relpos.attention.tables import Results, extend_tables
 from t2t_relpos.attention.tensorflow.diagonals import Diagonals, QueryBand, ScoreBlock, matmul
@@ -34,8 +29,7 @@ class Arguments(NamedTuple):
     The first five, those of `TENSORS`, are as in `attend`.
 
     Args:
-        distances: the `Distances` of the tables, at least 1; in blocks to the left at least 2 if
-            causal.
+        distances: the `Distances` of the tables, at least 1, or (at least 2, 0) if causal.
         masks: tuple of bool masks, each broadcasts to `[B, N, T, S]`. True = attend. In one block,
             they include causality and the sliding window.
         seed: seed of the dropout, or None.
@@ -47,7 +41,7 @@ class Arguments(NamedTuple):
         query_offset: key position of query 0, an int or a scalar tensor. Unused in one block.
         sliding_window: a query attends to keys at distances less than this, or None.
         largest_block: largest C. None: one block.
-        keys_per_group: G times the number of keys that a block reads is at most this.
+        keys_per_group: heads of a group times the keys that a block reads are at most this.
         save_weights: whether weights are saved for the gradient.
     """
 
@@ -70,17 +64,10 @@ class Arguments(NamedTuple):
     save_weights: bool = True
 
     @property
-    def has_left_tail(self):
-        """Whether keys to the left of the band have a relative term. Otherwise, it is causal."""
-        # A causal band with distance 1 has a single diagonal, which TensorFlow treats differently.
-        # The bidirectional band has more; those of masked keys have no effect.
-        return not (self.causal and self.distances.left > 1)
-
-    @property
     def diagonals(self):
         """The `Distances` between which the diagonals are: also those of the last chunk's keys."""
         left, right = self.distances
-        return Distances(left + self.chunk, right) if self.has_left_tail else Distances(left, 1)
+        return Distances(left, 1) if self.causal else Distances(left + self.chunk, right)
 
     @property
     def has_total(self):
@@ -100,16 +87,14 @@ def attend_in_one_block(call, sizes):
     is_masked = call.key_mask is not None or call.mask is not None
     masks = () if mask is None else (mask,)
     chunk = sizes.chunk_of(call.length_k)
-    arguments = _arguments(call, 1, masks=masks, may_be_fully_masked=is_masked, chunk=chunk)
+    arguments = _arguments(call, masks=masks, may_be_fully_masked=is_masked, chunk=chunk)
     return Results(_attend(arguments))
 
 
-def _arguments(call, least, **options):
-    """Returns the `Arguments` of a call: its tensors and dropout, and options.
-
-    Tables are extended to distances of at least 1, and of at least `least` to the left.
-    """
-    call = extend_tables(call, call.distances.extended(least=least))
+def _arguments(call, **options):
+    """Returns the `Arguments` of a call: its tensors and dropout, and options."""
+    # A causal band with distance 1 has a single diagonal, which TensorFlow treats differently.
+    call = extend_tables(call, left=2 if call.causal else 1)
     tensors = {name: getattr(call, name) for name in TENSORS}
     tensors = {n: None if x is None else tf.convert_to_tensor(x) for n, x in tensors.items()}
     seed, rate = (call.dropout.seed, call.dropout.rate) if call.dropout else (None, None)
@@ -130,11 +115,10 @@ def attend_in_blocks(call, sizes, *, save_weights):
     offset = offset if isinstance(offset, int) else tf.cast(offset, tf.int32)
     arguments = _arguments(
         call,
-        2 if call.causal else 1,
         masks=masks,
         query_offset=offset,
         sliding_window=call.sliding_window,
-        may_be_fully_masked=bool(masks) or not all_queries_have_keys(call),
+        may_be_fully_masked=call.may_be_fully_masked,
         chunk=sizes.chunk,
         largest_block=sizes.block_of(call),
         keys_per_group=sizes.group,
@@ -163,12 +147,12 @@ def _attend(arguments):
     tensors = {"query": blocks.split_queries(arguments.query)}
     tensors |= {name: blocks.split_keys(getattr(arguments, name)) for name in ("key", "value")}
     if arguments.key_table is not None:
-        rows, _ = _difference_rows(blocks, arguments, arguments.key_table, tensors["query"])
+        rows, _ = _difference_rows(blocks, arguments.key_table, tensors["query"])
         tensors["scores_by_id"] = matmul(rows, tensors["query"], dtype, transpose_b=True)
     results = _differentiate(blocks, tensors)
     outputs = results["outputs"]
     if arguments.value_table is not None:
-        rows, reference = _difference_rows(blocks, arguments, arguments.value_table, outputs)
+        rows, reference = _difference_rows(blocks, arguments.value_table, outputs)
         outputs += matmul(results["weights_by_id"], rows, dtype, transpose_a=True)
         outputs += results["total"] * reference if "total" in results else reference
     # Fully masked queries: softmax is arbitrary, so zero the output and the incoming gradient.
@@ -178,13 +162,14 @@ def _attend(arguments):
     return tf.ensure_shape(outputs, (*arguments.query.shape[:-1], arguments.value.shape[-1]))
 
 
-def _difference_rows(blocks, arguments, table, by_query):
-    """Returns (difference rows `[.., L, H]` from right to left, reference row `[.., 1, H]`)."""
-    wide = tf.as_dtype(accumulation_dtype(arguments.query.dtype))
-    table, causal = blocks.split_table(tf.cast(table, wide)), not arguments.has_left_tail
-    rows, reference = difference_rows(table, arguments.distances, causal=causal)
+def _difference_rows(blocks, table, by_query):
+    """Returns (difference rows `[.., R - 1, H]` from right to left, reference row `[.., 1, H]`)."""
+    wide = tf.as_dtype(accumulation_dtype(table.dtype))
+    rows, reference = difference_rows(
+        blocks.split_table(tf.cast(table, wide)), causal=blocks.arguments.causal
+    )
     rows = rows[..., ::-1, :]
-    if wide != arguments.query.dtype:
+    if wide != table.dtype:
         # The gradient is then a sum over the batch in the accumulation dtype.
         leading = tf.shape(by_query)[:-2]
         rows = tf.broadcast_to(rows, tf.concat([leading, tf.shape(rows)[-2:]], 0))
@@ -195,13 +180,13 @@ def _differentiate(blocks, tensors):
     """Returns a dict of the results of blocks, by query. `_gradients` differentiates them.
 
     They are `"outputs"`, without the value table; with a value table, `"weights_by_id"`
-    `[.., L, C]` and, with dropout, `"total"`, the sums of the weights; and `"has_valid_key"`, if a
-    query may be fully masked.
+    `[.., R - 1, C]` and, with dropout, `"total"`, the sums of the weights; and `"has_valid_key"`,
+    if a query may be fully masked.
 
     Args:
         blocks: a `_OneBlock` or `_BlockLoops`.
         tensors: dict of `"query"`, `"key"`, `"value"` and, with a key table, `"scores_by_id"`
-            `[.., L, C]`, in the layout of the blocks.
+            `[.., R - 1, C]`, in the layout of the blocks.
     """
     names = []
 
@@ -312,8 +297,8 @@ class _BlockLoops:
     If causal, a block does not read keys after its last query. With a sliding window, it does not
     read keys outside of the windows of its queries.
 
-    Shapes: queries `[groups, blocks, G, C, X]`, keys `[groups, G, padded keys, X]`, tables
-    `[groups, 1, G, R, H]`, or `[1, 1, 1, R, H]` for all heads.
+    Shapes: queries `[groups, blocks, heads, C, X]`, keys `[groups, heads, padded keys, X]`, tables
+    `[groups, 1, heads, R, H]`, or `[1, 1, 1, R, H]` for all heads. `heads` are those of a group.
 
     Args:
         arguments: the `Arguments`.
@@ -323,7 +308,7 @@ class _BlockLoops:
     def __init__(self, arguments, dtype):
         self.arguments, self._dtype = arguments, dtype
         # Without a left tail, there are no other columns. Adding one to keys would copy them.
-        self.adds_bias_in_column = arguments.has_left_tail
+        self.adds_bias_in_column = not arguments.causal
         self._length_q, self._length_k = arguments.lengths
         num_heads, num_keys = arguments.query.shape[1], self._length_k
         if arguments.sliding_window is not None:
@@ -353,23 +338,18 @@ class _BlockLoops:
 
     def _key_range(self, number):
         """Returns (first, end) of the padded keys that a block reads."""
-        arguments, first, end = self.arguments, 0, self._width
-        causal, window = arguments.causal, arguments.sliding_window
-        if not causal and window is None:
-            return first, end
-        masked = masked_distances(causal=causal, sliding_window=window)
+        arguments = self.arguments
+        if not arguments.causal and arguments.sliding_window is None:
+            return 0, self._width
         # The block also reads the keys of its band.
-        read = Distances(*map(max, masked, arguments.diagonals))
-        lowest, highest = read.keys_between(self._first(number), self._block_size)
-        end = clip_size(highest, 0, end)
-        if window is not None:
-            first = clip_size(lowest, 0, end)
-            if arguments.has_left_tail:
-                first = first // arguments.chunk * arguments.chunk
+        read = Distances(*map(max, masked_distances(arguments), arguments.diagonals))
+        first, end = read.existing_keys(self._first(number), self._block_size, self._width)
+        if not arguments.causal:
+            first = first // arguments.chunk * arguments.chunk
         return first, end
 
     def split_queries(self, x):
-        """Splits queries, `[B, N, T, X]` -> `[groups, blocks, G, C, X]`."""
+        """Splits queries, `[B, N, T, X]` -> `[groups, blocks, heads, C, X]`."""
         x = self._pad_queries(self._group_heads(x))
         shape = [self._num_groups, self._heads, self._num_blocks, self._block_size, x.shape[3]]
         return tf.transpose(tf.reshape(x, tf.stack(shape)), [0, 2, 1, 3, 4])
@@ -382,7 +362,7 @@ class _BlockLoops:
         return tf.reshape(x, tf.concat([tf.shape(self.arguments.query)[:3], tf.shape(x)[3:]], 0))
 
     def split_keys(self, x):
-        """Groups and pads keys, `[B, N, S, X]` -> `[groups, G, padded keys, X]`."""
+        """Groups and pads keys, `[B, N, S, X]` -> `[groups, heads, padded keys, X]`."""
         return _pad(self._group_heads(x), self._left, self._right)
 
     def split_table(self, table):
@@ -393,7 +373,7 @@ class _BlockLoops:
         return tf.tile(table, tf.stack([tf.shape(self.arguments.query)[0], 1, 1, 1, 1]))
 
     def _group_heads(self, x):
-        """Groups the heads of `[B, N, X, H]` as `[groups, G, X, H]`."""
+        """Groups the heads of `[B, N, X, H]` as `[groups, heads, X, H]`."""
         shape = [self._num_groups, self._heads, tf.shape(x)[2], x.shape[3]]
         return tf.reshape(x, tf.stack(shape))
 
@@ -409,17 +389,10 @@ class _BlockLoops:
         return mask if mask.shape[2] == 1 else self._pad_queries(mask, False)
 
     def _mask(self, group, number):
-        """Returns the mask of a block, which broadcasts to `[G, C, keys]`, or None."""
-        first_query, masks, window = number * self._block_size, [], self.arguments.sliding_window
-        first_key, end = self._key_range(number)
+        """Returns the mask of a block, which broadcasts to `[heads, C, keys]`, or None."""
+        first_query, (first_key, end) = number * self._block_size, self._key_range(number)
         queries = self._first(number) + tf.range(self._block_size)[:, None]
-        keys = tf.range(first_key, end)
-        if self.arguments.causal:
-            masks.append(keys <= queries)
-        if window is not None:
-            masks.append(keys > queries - window)
-            if not self.arguments.causal:
-                masks.append(keys < queries + window)
+        masks = masked_distances(self.arguments).masks(queries, tf.range(first_key, end))
         for mask in self._masks:
             batch_size, num_heads = tf.unstack(tf.shape(mask)[:2])
             entry = tf.minimum(group // self._groups_per_entry, batch_size - 1)
@@ -431,7 +404,7 @@ class _BlockLoops:
         return functools.reduce(tf.logical_and, masks) if masks else None
 
     def _block(self, group, number, index):
-        """Returns a `ScoreBlock` `[G, C, keys that it reads]`."""
+        """Returns a `ScoreBlock` `[heads, C, keys that it reads]`."""
         first_key, end = self._key_range(number)
         first, size = self._first(number) - first_key, self._block_size
         band = Diagonals(self.query_band, first, size, end - first_key, first_key=first_key)
@@ -474,7 +447,7 @@ class _BlockLoops:
 
     def _sum_names(self, table):
         """Returns the names of the results of `Diagonals.sums`, none without a table."""
-        names = ["band", "tail"] if self.arguments.has_left_tail else ["band"]
+        names = ["band"] if self.arguments.causal else ["band", "tail"]
         return [] if table is None else names
 
     def _run(self, names, one_block, keys):
@@ -534,7 +507,7 @@ def _band_padding(arguments, first, last, size):
     left = _maximum(0, below - size - first, 1 - above - first)
     # The band of the last block ends at `last + above`. With `needed_keys` keys, the tail of its
     # last query ends at a key or, without a tail, one diagonal contains all queries of the block.
-    tail = arguments.distances.left + 1 if arguments.has_left_tail else below - 1
+    tail = below - 1 if arguments.causal else arguments.distances.left + 1
     needed_keys = _maximum(last + above, last + size - tail, size - left)
     return left, _maximum(0, needed_keys - arguments.lengths[1])
 

@@ -122,7 +122,7 @@ def test_mirrored_strategy_selects_the_attention_of_gpus(with_gpus, monkeypatch)
     )
     x = np.random.default_rng(3).normal(size=(2, 101, 6)).astype("float32")
     found = run(x)
-    assert calls == [("gpu", False, ["full_matrix", "scanned_blocks"])]
+    assert calls == [("gpu", False, ["full_matrix", "blocks"])]
     with_gpus(0)
     np.testing.assert_allclose(found, layer(x, x), atol=1e-5)
 
