@@ -176,9 +176,9 @@ def eager_searches(monkeypatch):
         monkeypatch.setattr(generation, "compile_function", leave)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def frozen_objects():
-    """Hides the objects of other tests from the garbage collector: `quantize` calls it often."""
+    """Hides the objects of other modules from the garbage collector: `quantize` calls it often."""
     gc.collect()
     gc.freeze()
     yield

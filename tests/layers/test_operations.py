@@ -246,7 +246,11 @@ GROUPS = {
     "variants": [name for name in IN_MODEL if not name.endswith("_0")],
     "all": COMPILED,
     "own_gradients": OWN_GRADIENTS,
+    "own_gradients_even": OWN_GRADIENTS[::2],
+    "own_gradients_odd": OWN_GRADIENTS[1::2],
     "composed": COMPOSED,
+    "composed_even": COMPOSED[::2],
+    "composed_odd": COMPOSED[1::2],
     # Other layers apply dropout in the same way.
     "with_dropout": (
         *("relative_flash_0", "relative_window_0", "2d_0", "local_0", "relations_0"),
@@ -382,7 +386,6 @@ PLAIN = [
     for names, lengths in (("cases", "unknown"), ("variants", "known"))
     for operation in ("predict", "save", "fit")
 ]
-HALF = ("mixed_bfloat16", "mixed_float16")
 SELECTED = [
     Options("own_gradients", "compiled_fit", "float32", True, 0.0, "fixed"),
     Options("composed", "compiled_fit", "float32", True, 0.0, "fixed"),
@@ -391,11 +394,15 @@ SELECTED = [
     Options("relative_0", "compiled_fit", "mixed_bfloat16", True, 0.0, "changing"),
     Options("local_0", "compiled_fit", "mixed_float16", True, 0.0, "changing"),
     *(
-        Options(name, "compiled_predict", HALF[i % 2], i % 3 == 0, 0.0, "changing")
-        for i, name in enumerate(COMPILED)
+        Options(f"{name}_{half}", "compiled_predict", dtype, masks, 0.0, "changing")
+        for name in ("own_gradients", "composed")
+        for half, dtype, masks in (
+            ("even", "mixed_bfloat16", True),
+            ("odd", "mixed_float16", False),
+        )
     ),
 ]
-SLOW = ("with_dropout", "composed", *COMPOSED)
+SLOW = ("with_dropout", "composed", "composed_even", "composed_odd", "local_0")
 if os.environ.get("FULL_COMPILE_MATRIX"):
     operations = [name for name in OPERATIONS if name.startswith("compiled")]
     settings = (TOLERANCES, (False, True), (0.0, 0.25), ("fixed", "changing"))

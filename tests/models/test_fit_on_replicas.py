@@ -1,4 +1,4 @@
-"""Tests of plain `fit` of models of one's own on two devices, in a separate process.
+"""Test of plain `fit` of models of one's own on two devices, in a separate process.
 
 tests/test_averaged_batches.py has the check of each argument.
 """
@@ -14,14 +14,12 @@ from subprocesses import ROOT, environment, run_python
 METRIC = "sparse_categorical_crossentropy"
 
 
-@pytest.fixture(scope="module")
-def results():
-    """Returns a function of cases: what the program fit_on_replicas.py prints."""
-    pytest.importorskip("tensorflow")
+def results(*cases):
+    """Returns what the program fit_on_replicas.py prints."""
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests/support")])
     variables = environment(PYTHONPATH=paths, KERAS_BACKEND="tensorflow")
     program = Path(__file__).parent / "fit_on_replicas.py"
-    return lambda *cases: json.loads(run_python(program, *cases, env=variables).stdout)
+    return json.loads(run_python(program, *cases, env=variables).stdout)
 
 
 def assert_equal_losses(found, names=("loss", METRIC)):
@@ -31,18 +29,16 @@ def assert_equal_losses(found, names=("loss", METRIC)):
         assert np.size(one) == 1 or one[1] < one[0]
 
 
-def test_losses_are_those_of_one_device_with_a_last_batch_of_one_entry(results):
-    found = results("AllIntegers")
-    # Keras does not log the mean of losses that are summed.
-    assert_equal_losses(found["AllIntegers"], [METRIC])
-    assert "Expected token ids of an integer dtype. Received: dtype float32." in found["floats"]
-
-
 @pytest.mark.slow
-def test_losses_of_models_and_methods_are_those_of_one_device(results):
-    summed, mean = ("CausalLM", "Transformer"), ("fit", "evaluate", "train_on_batch")
+def test_losses_are_those_of_one_device():
+    """Of the models, the last batch has one entry."""
+    pytest.importorskip("tensorflow")
+    summed = "AllIntegers", "CausalLM", "Transformer"
+    mean = "fit", "evaluate", "train_on_batch"
     found = results(*summed, *mean)
+    assert "Expected token ids of an integer dtype. Received: dtype float32." in found["floats"]
     for name in summed:
+        # Keras does not log the mean of losses that are summed.
         assert_equal_losses(found[name], [METRIC])
     for name in mean:
         assert_equal_losses(found[name])

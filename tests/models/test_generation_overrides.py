@@ -122,7 +122,8 @@ CHANGES = {
     "activation": replace_activation,
     "numbers": change_numbers,
 }
-OF_TRANSFORMERS = CHANGES | {
+# Those of other layers than a language model has, and two of all layers.
+OF_TRANSFORMERS = {
     "subclass of an encoder block": lambda m: subclass_of(m.encoder_layers[0]),
     "subclass of an embedding": lambda m: subclass_of(
         m.target_embedding, change=lambda x: ops.flip(x, -1)
@@ -135,6 +136,8 @@ OF_TRANSFORMERS = CHANGES | {
         m.decoder_layers[1].cross_attention, "_compute_attention"
     ),
     "biases": lambda m: subclass_of(m, "_logits"),
+    "quantized": quantize,
+    "numbers": change_numbers,
 }
 
 
@@ -164,12 +167,17 @@ def assert_computes_the_changed_model(model, change):
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_generate_computes_the_changed_language_model(change):
-    """The search before the change was compiled to a graph."""
+def test_generate_computes_the_changed_language_model(change, eager_searches):
     assert_computes_the_changed_model(make_language_model(), change)
 
 
-@pytest.mark.parametrize("change", [pytest.param(x, id=n) for n, x in OF_TRANSFORMERS.items()])
+@pytest.mark.parametrize("name", ["subclass of a block", "activation", "LoRA"])
+def test_a_change_replaces_a_compiled_search(name):
+    """It changes the type of a layer, a function of it, or the variables."""
+    assert_computes_the_changed_model(make_language_model(), CHANGES[name])
+
+
+@pytest.mark.parametrize("change", OF_TRANSFORMERS.values(), ids=OF_TRANSFORMERS)
 def test_generate_computes_the_changed_transformer(change, eager_searches):
     assert_computes_the_changed_model(make_transformer(), change)
 

@@ -54,13 +54,23 @@ def made_once(tmp_path_factory):
     return path_of
 
 
+@pytest.fixture(scope="session", autouse=True)
+def without_flushes():
+    """Lets `os.fsync` do nothing: on a busy disk it takes seconds. Other processes flush files."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def trained_model_dir(made_once):
     """Returns the path of a model directory. Its model is trained enough to end sentences."""
     return made_once("tiny", _make_model_dir)
 
 
-@pytest.fixture(scope="session", params=["one", "two", "subwords"])
+@pytest.fixture(
+    scope="session", params=["one", "two", pytest.param("subwords", marks=pytest.mark.slow)]
+)
 def each_model_dir(request, made_once):
     """Returns the path of a trained model: with one vocabulary, with two, or with subwords."""
     name = "tiny" if request.param == "one" else request.param

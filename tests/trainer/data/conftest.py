@@ -11,7 +11,7 @@ from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 @pytest.fixture(scope="session")
 def synthetic_pairs():
     """Returns 211 sentence pairs of the synthetic corpus."""
-    return tuple(generate("dev", size=211))
+    return tuple(generate("train", size=211))
 
 
 @pytest.fixture(scope="session")

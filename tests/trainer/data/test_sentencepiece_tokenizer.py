@@ -9,7 +9,7 @@ import tensorflow as tf
 from examples.synthetic_corpus import generate
 from trainer.data.sentencepiece_tokenizer import NORMALIZATIONS, SentencePieceTokenizer
 
-SENTENCES = [text for pair in generate("dev", size=211) for text in pair]
+SENTENCES = [text for pair in generate("train", size=211) for text in pair]
 
 
 def test_detokenize_inverts_tokenize(tokenizer):

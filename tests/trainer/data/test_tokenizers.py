@@ -8,7 +8,7 @@ from subprocesses import environment, run_python
 from examples.synthetic_corpus import generate
 from trainer.data.subword_tokenizer import SubwordTokenizer
 
-SENTENCES = [text for pair in generate("dev", size=53) for text in pair]
+SENTENCES = [text for pair in generate("train", size=53) for text in pair]
 VOCABULARIES = {path.stem: path for path in compare_subwords.VOCABULARIES}
 SIZES = {"sentencepiece": 307, "subwords": 305}
 SIGNATURE = [tf.TensorSpec([None], tf.string)]

@@ -43,8 +43,20 @@ def make_model(position="relative_v2+sinusoidal", dtype=None, **settings):
     return model
 
 
+@functools.cache
+def shared_model():
+    """Returns the model of `make_model()`, whose weights tests must not change."""
+    return make_model()
+
+
 def make_module(model, **settings):
     return LanguageModule(model, None, GenerationSettings(**{"max_length": LENGTH} | settings))
+
+
+@functools.cache
+def shared_module(name):
+    """Returns a module of the shared model with a sampler of SAMPLERS, traced once."""
+    return make_module(shared_model(), **SAMPLERS[name][0])
 
 
 @functools.cache
@@ -63,10 +75,8 @@ def generated(model, prompts, sampler, seed=None):
     "name",
     [pytest.param(x, marks=() if x in ("beam", "top_p") else pytest.mark.slow) for x in SAMPLERS],
 )
-def test_generate_equals_generate_of_the_model(name):
-    settings, sampler = SAMPLERS[name]
-    model = make_model()
-    module = make_module(model, **settings)
+def test_generate_equals_generate_of_the_model(name, eager_searches):
+    model, module, sampler = shared_model(), shared_module(name), SAMPLERS[name][1]
     is_random = module.settings.sampler == "random"
     for prompts in (PROMPTS, PROMPTS[:, :0]):
         for seed in (5, 6) if is_random else (None,):
@@ -80,9 +90,9 @@ def test_generate_equals_generate_of_the_model(name):
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"position": "learned", "max_length": 30}, {"dtype": "bfloat16"}], ids=str
+    "settings", [{}, {"position": "learned", "max_length": 12, "dtype": "bfloat16"}], ids=str
 )
-def test_defaults_are_those_of_generate(settings):
+def test_defaults_are_those_of_generate(settings, eager_searches):
     model = make_model(**settings)
     module = LanguageModule(model)
     for prompts in (PROMPTS, PROMPTS[:1, :1]):
@@ -94,7 +104,7 @@ def test_defaults_are_those_of_generate(settings):
 
 
 def test_seeds_change_the_outputs():
-    module = make_module(make_model(), sampler="random", temperature=2.0)
+    module = shared_module("top_p")
     prompts = tf.zeros([8, 0], tf.int32)
     one, other, again = (
         module.generate(prompts=prompts, seed=tf.constant(seed))["ids"].numpy()
@@ -135,7 +145,7 @@ def test_saved_model_of_other_architectures(settings, tmp_path):
 
 
 def test_empty_batches():
-    module = make_module(make_model())
+    module = shared_module("beam")
     found = module.generate(prompts=tf.zeros([0, 2], tf.int32))
     assert {name: value.shape.as_list() for name, value in found.items()} == {
         "ids": [0, LENGTH],
@@ -156,15 +166,15 @@ def test_empty_batches():
     ],
 )
 def test_invalid_prompts_raise(prompts, message):
-    module = make_module(make_model(), sampler="greedy")
+    module = shared_module("beam")
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         module.generate(prompts=tf.constant(prompts))
 
 
 def test_scores_have_no_limit_except_learned_positions():
     ids = np.random.default_rng(1).integers(2, V, (2, LENGTH + 5)).astype("int32")
-    model = make_model()
-    found, expected = make_module(model).score(ids=ids), score_tokens(model(ids), ids)
+    found = shared_module("beam").score(ids=ids)
+    expected = score_tokens(shared_model()(ids), ids)
     np.testing.assert_allclose(found["scores"], expected.scores, rtol=1e-5)
     module = make_module(make_model("learned", max_length=LENGTH))
     message = "Expected at most 11 ids, the number of learned positions. Received: 16."
