@@ -29,7 +29,6 @@ def assert_equal_losses(found, names=("loss", METRIC)):
         assert np.size(one) == 1 or one[1] < one[0]
 
 
-@pytest.mark.slow
 def test_losses_are_those_of_one_device():
     """Of the models, the last batch has one entry."""
     pytest.importorskip("tensorflow")
