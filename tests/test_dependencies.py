@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "t2t": {"layers", "models", "t2t"},
 }
 # Modules that all folders of the library may import.
-SHARED = {"_checks", "_suggestions", "backend", "hparams_sets"}
+SHARED = {"_checks", "_conventions", "_suggestions", "backend", "hparams_sets"}
 
 
 def modules(package):

@@ -6,10 +6,19 @@ sentence.
 """
 
 import re
+from bisect import bisect
+from itertools import accumulate
 
 from examples.synthetic_corpus.grammar import LEXICON, VERBS, Clause, Phrase, noun_phrase
 
-CHOICES, TEXTS = LEXICON["choices"], LEXICON["texts"]
+TEXTS = LEXICON["texts"]
+# Lists, or pairs of a list and cumulative weights. `random.choices` would add weights in each call.
+CHOICES = {
+    name: (list(choices), list(accumulate(choices.values())))
+    if isinstance(choices, dict)
+    else choices
+    for name, choices in LEXICON["choices"].items()
+}
 
 
 class SentenceSampler:
@@ -31,9 +40,10 @@ class SentenceSampler:
         return probability == 1 or probability > 0 and self.rng.random() < probability
 
     def pick(self, choices):
-        """Draws an element of a list or a key of a dict of weights."""
-        if isinstance(choices, dict):
-            return self.rng.choices(list(choices), choices.values())[0]
+        """Draws an element of a list, or of a list with cumulative weights."""
+        if isinstance(choices, tuple):
+            names, ends = choices
+            return names[bisect(ends, self.rng.random() * ends[-1], 0, len(ends) - 1)]
         return self.rng.choice(choices)
 
     def resolve(self, name, context=""):

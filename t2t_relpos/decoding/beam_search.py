@@ -9,6 +9,7 @@ from typing import NamedTuple
 from keras import ops
 
 from t2t_relpos import _checks, backend
+from t2t_relpos._conventions import EOS_ID, NO_OUTPUT_SCORE, PAD_ID
 from t2t_relpos.backend import as_size, take_beams, top_k
 from t2t_relpos.decoding.constraints import (
     EXCLUDED_BELOW,
@@ -18,7 +19,7 @@ from t2t_relpos.decoding.constraints import (
     is_one_of,
     next_ids,
 )
-from t2t_relpos.decoding.search import NO_OUTPUT_SCORE, DecodingResult, Request, run
+from t2t_relpos.decoding.search import DecodingResult, Request, run
 
 
 def beam_search(
@@ -29,8 +30,8 @@ def beam_search(
     *,
     beam_size=4,
     alpha=0.6,
-    eos_id=1,
-    pad_id=0,
+    eos_id=EOS_ID,
+    pad_id=PAD_ID,
     length_limit=None,
     num_results=1,
     early_stopping=False,
@@ -169,7 +170,7 @@ class Beams:
         self.early_stopping = early_stopping
         self.t2t_exact = t2t_exact
         self.slots = ops.arange(request.max_length, dtype="int32")
-        self.fixed = {}
+        self.row_inputs = {}
         # All beams are equal in the first step. One row is enough if sizes may change. The context
         # and the prefix have a row for each beam from the start.
         has_rows = "context" in request.state or request.constraints.prefix is not None
@@ -537,7 +538,7 @@ class TokenScores(NamedTuple):
     lengths: object
 
 
-def score_tokens(logits, ids, pad_id=0, alpha=0.0):
+def score_tokens(logits, ids, pad_id=PAD_ID, alpha=0.0):
     """Returns the log-probabilities of ids.
 
     With the same `alpha`, `scores` are equal to those of `beam_search` without

@@ -13,6 +13,7 @@ import numpy as np
 from keras import ops
 
 from t2t_relpos import _checks
+from t2t_relpos._conventions import EOS_ID, PAD_ID
 from t2t_relpos.backend import as_size
 
 # Replaces the values of forbidden entries where entries are sorted or drawn. Results never have it.
@@ -44,8 +45,8 @@ class Constraints(NamedTuple):
     prefix: object = None
     no_repeat_ngram_size: int = 0
     repetition_penalty: object = 1.0
-    end_ids: tuple = (1,)
-    pad_id: object = 0
+    end_ids: tuple = (EOS_ID,)
+    pad_id: object = PAD_ID
 
     @property
     def any(self):
@@ -67,9 +68,9 @@ def checked_constraints(
     no_repeat_ngram_size=0,
     repetition_penalty=1.0,
     prefix=None,
-    eos_id=1,
+    eos_id=EOS_ID,
     stop_token_ids=None,
-    pad_id=0,
+    pad_id=PAD_ID,
 ):
     """Returns the `Constraints` of a search with these arguments of `beam_search`.
 
@@ -218,8 +219,8 @@ def _allow_instead(allowed, instead, is_active):
     if is_active is not None:
         by_sentence = ops.logical_and(by_sentence, is_active[..., None])
     has_none = ops.logical_not(ops.any(by_sentence, axis=(1, 2)))
-    of_rows = ops.repeat(has_none, beams, axis=0)[:, None]
-    return ops.logical_or(allowed, ops.logical_and(of_rows, instead)), has_none
+    row_has_none = ops.repeat(has_none, beams, axis=0)[:, None]
+    return ops.logical_or(allowed, ops.logical_and(row_has_none, instead)), has_none
 
 
 def penalize_repetitions(logits, ids, constraints, forced=None):

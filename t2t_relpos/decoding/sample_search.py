@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
+from t2t_relpos._conventions import EOS_ID, NO_OUTPUT_SCORE, PAD_ID
 from t2t_relpos.backend import as_size
 from t2t_relpos.backend import top_k as stable_top_k
 from t2t_relpos.decoding.constraints import (
@@ -18,7 +19,7 @@ from t2t_relpos.decoding.constraints import (
     is_one_of,
     next_ids,
 )
-from t2t_relpos.decoding.search import NO_OUTPUT_SCORE, DecodingResult, Request, run
+from t2t_relpos.decoding.search import DecodingResult, Request, run
 
 
 def greedy_search(
@@ -27,8 +28,8 @@ def greedy_search(
     batch_size,
     max_length,
     *,
-    eos_id=1,
-    pad_id=0,
+    eos_id=EOS_ID,
+    pad_id=PAD_ID,
     length_limit=None,
     min_length=0,
     prefix=None,
@@ -100,8 +101,8 @@ def sample_search(
     num_results=1,
     seed=None,
     uniform=None,
-    eos_id=1,
-    pad_id=0,
+    eos_id=EOS_ID,
+    pad_id=PAD_ID,
     length_limit=None,
     min_length=0,
     prefix=None,
@@ -242,16 +243,16 @@ class SinglePath:
             the allowed ids, bool `[rows, V]` or `[1, V]`, at index `i`.
         request: the `Request` of the search.
         num_results: n, an int or a scalar tensor. Default: 1.
-        fixed: dict of tensors `[B * n, ...]` that `choose` reads. Default: None, none.
+        row_inputs: dict of tensors `[B * n, ...]` that `choose` reads. Default: None, none.
     """
 
     RESULT_ENTRIES = ("ids", "scores", "breaks_rules")
 
-    def __init__(self, choose, request, num_results=1, fixed=None):
+    def __init__(self, choose, request, num_results=1, row_inputs=None):
         self.choose = choose
         self.constraints = request.constraints
         self.num_rows = self.first_rows = num_results
-        self.fixed = fixed or {}
+        self.row_inputs = row_inputs or {}
         self.slots = ops.arange(request.max_length, dtype="int32")
 
     def start(self, limit):
@@ -274,7 +275,7 @@ class SinglePath:
             i: number of steps so far.
             logits: `[B * n, V]`.
             limit: int `[B]`, largest number of ids of each sentence.
-            fixed: the tensors of `self.fixed`, and the `prefix` of each row if there is one.
+            fixed: the `row_inputs`, and the `prefix` of each row if there is one.
 
         Returns:
             (the new hypotheses, None).

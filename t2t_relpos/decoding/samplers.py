@@ -117,8 +117,8 @@ class Sampler:
             uniform: the result of `random_numbers`.
             prefix: int `[B, P]`, the first ids of every output, or None.
             length_limit: int `[B]`, largest number of ids of each sentence's outputs. Default: L.
-            stop_token_ids: tuple of ids that end an output. `generate` passes it only if it was
-                called with it. Default: None, id 1.
+            stop_token_ids: tuple of ids that end an output; `()` for none. `generate` passes it
+                only if it was called with it. Default: None, id 1.
 
         Returns:
             A `DecodingResult`.

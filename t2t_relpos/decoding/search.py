@@ -6,15 +6,15 @@ A search runs a step function, and a selection chooses the ids: `Beams` of `beam
 - `num_rows`: hypotheses per sentence, an int or a scalar tensor.
 - `first_rows`: number of rows per sentence in the first step. It is `num_rows` or, if all first
   rows are equal, possibly 1.
-- `fixed`: a dict of tensors `[B * num_rows, ...]` that no step changes.
+- `row_inputs`: a dict of tensors `[B * num_rows, ...]` that `advance` reads, and no step changes.
 - `RESULT_ENTRIES`: names of the entries of hypotheses that `result` reads.
 - `start(limit)`: the hypotheses before the first step, a dict of tensors `[B, ...]`. It has the
   `last` ids, int `[B, first_rows]`, and `done`, bool `[B]`. `limit`, int `[B]`, is the largest
   number of ids of each sentence.
 - `advance(hypotheses, i, logits, limit, fixed)`: the hypotheses after step `i`, and the index of
   the row that each of them extends, int `[B * num_rows]`, or None if each extends its own row.
-  `logits` are `[rows, V]`. The argument `fixed` has the entries of the attribute, the `context` of
-  the state, and the `prefix` of each row, int `[rows, P]`, where they exist.
+  `logits` are `[rows, V]`. `fixed` has the entries of `row_inputs`, the `context` of the state, and
+  the `prefix` of each row, int `[rows, P]`, where they exist.
 - `result(hypotheses)`: the `DecodingResult`.
 
 A state is a nested dict of tensors `[rows, ...]`, except under `"sentences"`. Tensors there are
@@ -31,9 +31,6 @@ from keras import ops
 
 from t2t_relpos import _checks, backend
 from t2t_relpos.backend import as_size, take_rows
-
-# Score of an entry without an output. Outputs that end where constraints forbid an end have it too.
-NO_OUTPUT_SCORE = -1e7
 
 
 class DecodingResult(NamedTuple):
@@ -110,7 +107,7 @@ def run(selection, request):
     """Runs a search until each sentence is done. Returns its `DecodingResult`."""
     context, rest = split_context(repeat_rows(request.state, selection.first_rows))
     # Tensors with an entry per row that no step changes.
-    fixed = dict(selection.fixed)
+    fixed = dict(selection.row_inputs)
     if context is not None:
         fixed["context"] = context
     if request.constraints.prefix is not None:

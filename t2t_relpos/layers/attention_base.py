@@ -89,12 +89,12 @@ class AttentionBase(LayerMixin, keras.layers.Layer):
         # The batch size of packed inputs is 1, and not that of other inputs.
         self._check_inputs(query_shape, value_shape, key_shape, same_batch=False)
         depth, output_axes = self.value_dim, self._output_axes(query_shape)
-        of_queries, of_keys = self.num_heads, self.num_key_value_heads
-        self.query_dense = self._into_heads("query", of_queries, self.key_dim, query_shape)
-        self.key_dense = self._into_heads("key", of_keys, self.key_dim, key_shape)
+        num_heads, num_groups = self.num_heads, self.num_key_value_heads
+        self.query_dense = self._into_heads("query", num_heads, self.key_dim, query_shape)
+        self.key_dense = self._into_heads("key", num_groups, self.key_dim, key_shape)
         if self.use_gate:
-            self.gate_dense = self._into_heads("gate", of_queries, depth, query_shape, "sigmoid")
-        self.value_dense = self._into_heads("value", of_keys, depth, value_shape)
+            self.gate_dense = self._into_heads("gate", num_heads, depth, query_shape, "sigmoid")
+        self.value_dense = self._into_heads("value", num_groups, depth, value_shape)
         self.output_dense = self._projection(
             "attention_output",
             out_of_heads(len(output_axes)),

@@ -111,12 +111,12 @@ class Packing:
         batch, length = self._shape
         heads = ops.arange(num_heads, dtype="int32")
         tokens = ops.reshape(self._tokens, (batch, 1, length))
-        of_slots = ops.where(tokens < 0, -1, tokens * num_heads + heads[:, None])
+        rows_by_slot = ops.where(tokens < 0, -1, tokens * num_heads + heads[:, None])
         # Without positions, there are no tokens to divide.
         divisor = max(length, 1) if isinstance(length, int) else ops.maximum(length, 1)
         rows, positions = self._slots // divisor, self._slots % divisor
-        of_tokens = (rows[:, None] * num_heads + heads) * length + positions[:, None]
-        return ops.reshape(of_slots, (-1,)), ops.reshape(of_tokens, (-1,))
+        rows_by_token = (rows[:, None] * num_heads + heads) * length + positions[:, None]
+        return ops.reshape(rows_by_slot, (-1,)), ops.reshape(rows_by_token, (-1,))
 
 
 def _slots_of_tokens(flat):

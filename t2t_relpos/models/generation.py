@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from t2t_relpos import _checks, backend
+from t2t_relpos._conventions import EOS_ID, PAD_ID
 from t2t_relpos.backend import compile_function, largest
 from t2t_relpos.backend.keras_private import sublayers
 from t2t_relpos.decoding.constraints import checked_stop_ids
@@ -99,7 +100,7 @@ class GenerationMixin:
         source = _as_ids(source, "`source`, the prompts," if self._continues_source else "`source`")
         # A compiled search can't check ids.
         _checks.token_ids(source, self._source_vocab_size)
-        stop_token_ids = _stop_ids(stop_token_ids, self.vocab_size)
+        stop_token_ids = _stop_ids_of_search(stop_token_ids, self.vocab_size)
         batch, length = source.shape
         num_positions = self.config.num_positions
         extra_length = None if max_length is not None else DEFAULT_EXTRA_LENGTH
@@ -108,7 +109,7 @@ class GenerationMixin:
         max_length = _checks.positive_int(max_length, "max_length")
         _check_lengths(sampler, length, max_length, num_positions)
         if self._continues_source:
-            ends = (1,) if stop_token_ids is None else stop_token_ids
+            ends = (EOS_ID,) if stop_token_ids is None else stop_token_ids
             _check_prompts(source, max_length, ends)
         uniform = sampler.random_numbers(batch, max_length)
         source, steps, sizes = source.astype("int32"), max_length, ()
@@ -171,7 +172,7 @@ class GenerationMixin:
         Args:
             sampler: a `Sampler`.
             sizes: sizes of the inputs. The last one is the maximum length of outputs.
-            stop_token_ids: tuple of ids. None: the sampler's own end, id 1. (): no id ends outputs.
+            stop_token_ids: as in `Sampler.search`.
             jit_compile: whether XLA compiles it.
         """
         # The search must not change with the attributes of an object of the caller.
@@ -445,15 +446,17 @@ def _check_no_settings(unknown):
         raise TypeError(f"generate() got an unexpected keyword argument {name!r}.{hint}")
 
 
-def _stop_ids(stop_token_ids, vocab_size):
-    """Returns the ids that end an output as a tuple, or None for "auto".
+def _stop_ids_of_search(stop_token_ids, vocab_size):
+    """Converts the argument of `generate` to that of `Sampler.search`.
+
+    A search has None where `generate` has "auto", and `()` where `generate` has None.
 
     Raises:
         ValueError: if they are neither "auto" nor None nor ids in [1, vocab_size).
     """
     if isinstance(stop_token_ids, str) and stop_token_ids == "auto":
         return None
-    found = checked_stop_ids(() if stop_token_ids is None else stop_token_ids, 0)
+    found = checked_stop_ids(() if stop_token_ids is None else stop_token_ids, PAD_ID)
     if found and found[-1] >= vocab_size:
         raise ValueError(
             f"Expected `stop_token_ids` in [1, {vocab_size}), the vocabulary of the model. "
@@ -470,8 +473,8 @@ def _check_prompts(source, max_length, stop_token_ids):
             f"Expected `max_length` of at least {length}, because outputs start with the "
             f"{length} ids of `source`. Received: {max_length}."
         )
-    ends = np.isin(source[:, :-1], (0, *stop_token_ids))
-    rows = np.flatnonzero((ends & (source[:, 1:] != 0)).any(axis=1))
+    ends = np.isin(source[:, :-1], (PAD_ID, *stop_token_ids))
+    rows = np.flatnonzero((ends & (source[:, 1:] != PAD_ID)).any(axis=1))
     if rows.size:
         names = " or ".join(map(str, stop_token_ids))
         after = f", and nothing but padding after id {names}, the end of a text" if names else ""

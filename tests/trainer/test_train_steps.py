@@ -172,7 +172,7 @@ def test_run_continues_without_xla_if_it_fails_on_a_device(
     def fail(self):
         raise tf.errors.InternalError(None, None, "libdevice not found")
 
-    monkeypatch.setattr(CompiledOnReplicas, "of_replica", fail)
+    monkeypatch.setattr(CompiledOnReplicas, "current_function", fail)
     devices = tf.distribute.MirroredStrategy(["CPU:0"])
     monkeypatch.setattr(training_run, "make_strategy", lambda *_: devices)
     settings = {"strategy": "mirrored", "jit_compile": True, "train_steps": 1}

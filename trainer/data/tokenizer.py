@@ -10,10 +10,10 @@ from typing import Self
 
 import tensorflow as tf
 
+from t2t_relpos._conventions import EOS_ID, PAD_ID
+
 from .. import atomic_files
 
-PAD_ID = 0
-EOS_ID = 1
 # SentencePiece only. tensor2tensor's subwords can escape every character.
 UNK_ID = 2
 

@@ -10,6 +10,7 @@ import functools
 import keras
 import tensorflow as tf
 
+from t2t_relpos._conventions import NO_OUTPUT_SCORE
 from t2t_relpos.attention.call import lengths_up_to
 from t2t_relpos.decoding import DecodingResult, beam_search, length_penalty
 from t2t_relpos.models.folded import FoldedTransformer, fold_weights
@@ -17,7 +18,6 @@ from t2t_relpos.models.folded import FoldedTransformer, fold_weights
 from ..data.tokenizer import EOS_ID, PAD_ID, Tokenizers
 from ..model_dir import ModelDirectory
 from .translation_settings import TranslationSettings, longest_input
-from .translator import NO_OUTPUT_SCORE
 from .warmup import warmup_requests
 
 _WIDEST_SMALL_BEAM = 256
@@ -37,7 +37,8 @@ class TranslationModule(tf.Module):
     the tokenizer would flatten them.
 
     Args:
-        transformer: a `FastTransformer`, or an object with its methods.
+        transformer: a `FastTransformer`, or another object with `config`, `start_search` and
+            `score`, such as a `t2t_relpos.models.Transformer`.
         tokenizers: the `trainer.data.tokenizer.Tokenizers`.
         settings: default options and limits. Default: `TranslationSettings()`.
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from ..errors import plain_message
 
-# Score of a missing translation, that of `t2t_relpos.decoding`, which `translate` does not import.
-# It is finite, because JSON has no infinity.
+# Score of a missing translation, a copy of that of t2t_relpos, which `translate` does not import.
 NO_OUTPUT_SCORE = -1e7
 
 

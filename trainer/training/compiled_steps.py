@@ -104,9 +104,9 @@ class CompiledOnReplicas:
         self._compiled = {}
 
     def __call__(self, *args):
-        return self.of_replica()(*args)
+        return self.current_function()(*args)
 
-    def of_replica(self):
+    def current_function(self):
         """Returns the `tf.function` of the current replica."""
         replica = int(tf.get_static_value(_replica_id()))
         if replica not in self._compiled:

@@ -482,8 +482,8 @@ class FixedCaches(DecoderCaches):
         # The table rows for the keys of all steps: `[steps, H]` or `[N, steps, H]`.
         first = self.max_length - 1 - time
         tables = [
-            {name: _slice(table, first, steps) for name, table in of_layer.items()}
-            for of_layer in self.tables
+            {name: _slice(table, first, steps) for name, table in layer_tables.items()}
+            for layer_tables in self.tables
         ]
 
         def add(cache, new):

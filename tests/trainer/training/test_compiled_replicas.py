@@ -39,7 +39,7 @@ def test_each_shape_is_traced_for_xla_with_known_lengths(strategy):
         np.testing.assert_array_equal(doubled, np.full((2, length), 14))
     assert traced == [[2, 3], [2, 2]]
     with strategy.scope():
-        strategy.run(lambda: traced.append(double.of_replica()))
+        strategy.run(lambda: traced.append(double.current_function()))
     hlo = traced[-1].experimental_get_compiler_ir({"inputs": tf.ones([2, 2])}, tf.constant(1))
     assert "ENTRY" in hlo()
 
@@ -57,9 +57,9 @@ def failing(message):
 
 def test_xla_error_is_one_line(strategy, monkeypatch):
     message = "libdevice not found\n\t [[{{node while}}]]\n [Op:__inference_step_7]"
-    monkeypatch.setattr(CompiledOnReplicas, "of_replica", failing(message))
+    monkeypatch.setattr(CompiledOnReplicas, "current_function", failing(message))
     assert xla_error(strategy) == "InternalError: libdevice not found"
-    monkeypatch.setattr(CompiledOnReplicas, "of_replica", lambda self: {}["a\nb"])
+    monkeypatch.setattr(CompiledOnReplicas, "current_function", lambda self: {}["a\nb"])
     assert xla_error(strategy) == r"KeyError: 'a\nb'"
 
 
