@@ -483,7 +483,6 @@ TABLE = (
             ),
             SUITS_FLASH_KERNEL,
             MASKS_KEYS_ONLY,
-            NO_SLIDING_WINDOW,
             NO_DROPOUT,
         ),
         preferences=(
@@ -502,7 +501,10 @@ TABLE = (
                 _is_narrow_for_flash,
             ),
         ),
-        sizes={"cpu": limits.Sizes(32, group=2**20), "gpu": limits.Sizes(64)},
+        sizes={
+            "cpu": limits.Sizes(32, smallest=32, group=2**20),
+            "gpu": limits.Sizes(64),
+        },
     ),
     Implementation(
         "unrolled_blocks",

@@ -137,7 +137,7 @@ class Sizes:
         block: number of queries of a block, unless `max_blocks` makes it longer.
         causal_block: the same for causal attention. Default: `block`.
         smallest: a sliding window does not reduce blocks below this size. Smaller ones would not
-            save much time.
+            save much time. In `flash`, these are the blocks of far runs.
         max_blocks: largest number of blocks. If the sequence needs more blocks of this size, the
             blocks are made longer.
         causal_segments: the scanned form splits queries of causal attention into this many

@@ -38,7 +38,7 @@ def small_block_implementations():
     sizes_by_name = {
         "saved_blocks": of_tensorflow,
         "rematerialized_blocks": of_tensorflow,
-        "flash": limits.Sizes(7, group=400),
+        "flash": limits.Sizes(7, smallest=2, group=400),
         "unrolled_blocks": blocks,
         "scanned_blocks": blocks,
     }
