@@ -209,12 +209,13 @@ class FarRun(NamedTuple):
     def split(self, x):
         """Returns queries or keys of the run `[B, N, size, X]`, ordered, as a kernel reads them.
 
-        If there are several blocks, each block of a head is a batch entry with one head.
+        If there are several blocks, heads are batch entries, and blocks are heads.
         """
         x = self.order(x)
         if self.num_blocks == 1:
             return x
-        return ops.reshape(x, (-1, 1, x.shape[2] // self.num_blocks, x.shape[3]))
+        # On PyTorch, without a copy.
+        return ops.reshape(x, (-1, self.num_blocks, x.shape[2] // self.num_blocks, x.shape[3]))
 
     def join(self, x, heads):
         """Inverts `split`, for a number of heads."""
@@ -308,11 +309,13 @@ def _far_blocks(length_q, length_k, shift, width):
     starts = (first_key + shift, first_key), (earlier_key + size + shift, earlier_key)
     runs = []
     for is_earlier, (query, key) in enumerate(starts):
-        num_blocks = min(-(-(length_q - query) // size), -(-(length_k - key) // size))
-        # A single block needs no padding at the end.
-        block = min(size, length_q - query) if num_blocks == 1 and not is_earlier else size
-        total = num_blocks * block
+        num_blocks = max(min(length_q - query, length_k - key), 0) // size
+        total = num_blocks * size
         runs.append((query, total, key, total, True, bool(is_earlier), num_blocks))
+        query, key = query + total, key + total
+        if query < length_q and key < length_k:
+            last = size if is_earlier else min(size, length_q - query)
+            runs.append((query, last, key, last, True, bool(is_earlier)))
     return runs
 
 

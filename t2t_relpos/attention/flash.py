@@ -367,9 +367,9 @@ def _inputs(call, kernel, run):
         return query, key, value, None
     batch, heads = ops.shape(call.query)[:2]
     mask = run.keys(call.key_mask, 1)[:, None, :, None]
-    mask = run.split(ops.broadcast_to(mask, (batch, heads, run.num_keys, 1)))[:, :1]
+    mask = run.split(ops.broadcast_to(mask, (batch, heads, run.num_keys, 1)))
     if kernel.has_masks(query, query.shape[-1] + MASK_FEATURES):
-        return query, key, value, mask[:, 0, :, 0]
+        return query, key, value, mask[..., 0]
     feature = ops.where(mask, 0.0, MASK_FEATURE)
     query, value = _append_feature(query, 1.0), _append_feature(value, 0.0)
     return query, _append_feature(key, feature), value, None

@@ -166,7 +166,7 @@ class TestKernels:
         query, key, value, d_outputs = torch.empty(
             4, 2, 3, 37, 8, device="meta", dtype=torch.bfloat16
         )
-        key_mask = torch.empty(2, 37, device="meta", dtype=torch.bool)
+        key_mask = torch.empty(2, 3, 37, device="meta", dtype=torch.bool)
         masks = (None,) if name == "_Flash" else (None, key_mask)
         for mask, is_causal in itertools.product(masks, (True, False)):
             results = kernel.forward(query, key, value, mask, is_causal)
@@ -179,7 +179,7 @@ class TestKernels:
 
         from t2t_relpos.backend import torch_flash
 
-        mask = torch.tensor([[True, False, True], [True, True, False]])
+        mask = torch.tensor([[[True, False, True]], [[True, True, False]]])
         bias = torch_flash._aligned_bias(mask, torch.zeros(2, 5, 3, 8))
         assert bias.shape == (2, 5, 3, 3) and bias.stride() == (16, 0, 0, 1)
         expected = [[0, -np.inf, 0], [0, 0, -np.inf]]
