@@ -209,13 +209,14 @@ class FarRun(NamedTuple):
     def split(self, x):
         """Returns queries or keys of the run `[B, N, size, X]`, ordered, as a kernel reads them.
 
-        If there are several blocks, heads are batch entries, and blocks are heads.
+        If there are several blocks, each head is a batch entry, and has the blocks as heads.
         """
         x = self.order(x)
         if self.num_blocks == 1:
             return x
-        # On PyTorch, without a copy.
-        return ops.reshape(x, (-1, self.num_blocks, x.shape[2] // self.num_blocks, x.shape[3]))
+        shape = -1, self.num_blocks, x.shape[2] // self.num_blocks, x.shape[3]
+        # On PyTorch, x needs no copy if it was not copied before. Otherwise, results need none.
+        return ops.reshape(x, (-1, 1, *shape[2:]) if self.is_reversed else shape)
 
     def join(self, x, heads):
         """Inverts `split`, for a number of heads."""
