@@ -502,7 +502,7 @@ TABLE = (
             ),
         ),
         sizes={
-            "cpu": limits.Sizes(32, smallest=32, group=2**20),
+            "cpu": limits.Sizes(32, smallest=96, group=2**20),
             "gpu": limits.Sizes(64),
         },
     ),
