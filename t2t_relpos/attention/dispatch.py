@@ -200,6 +200,15 @@ def _saves_time_with_repeated_keys(call):
     return not (call.grouped_queries and call.has_at_most(longest))
 
 
+def _has_fast_flash_window(call):
+    window = call.sliding_window
+    if window is None:
+        return True
+    is_fast = window <= limits.WIDEST_SHORT_FLASH.of(call)
+    is_fast = is_fast or not call.has_at_most(limits.UNROLLED_BLOCKS.of(call))
+    return call.platform == limits.TORCH_CPU and is_fast
+
+
 def _is_narrow_for_flash(call):
     if call.distances is None:
         return True
@@ -494,6 +503,12 @@ TABLE = (
                 "with heads of queries that share keys, more than "
                 f"{limits.LONGEST_SHARED_KEYS_WITHOUT_FLASH}",
                 _saves_time_with_repeated_keys,
+            ),
+            Condition(
+                f"with a `sliding_window`, {limits.TORCH_CPU}, and more than "
+                f"{limits.UNROLLED_BLOCKS} or a window of at most "
+                f"{limits.WIDEST_SHORT_FLASH.numbers}",
+                _has_fast_flash_window,
             ),
             Condition(
                 f"left + right (causal: left) below {limits.LONGEST_FLASH_TABLE} times the depth, "
