@@ -225,17 +225,16 @@ class FarRun(NamedTuple):
         return self.order(x)
 
     def has_key(self, call):
-        """Returns whether a query of the call may attend to a key of the run, `[1 or B, T]`."""
-        has_key = ops.ones((1, self.num_queries), dtype="bool")
-        if call.key_mask is not None:
-            queries, keys = (x // self.num_blocks for x in (self.num_queries, self.num_keys))
-            mask = self.order(self.keys(call.key_mask, 1), 1)
-            mask = ops.reshape(mask, (-1, self.num_blocks, keys))
-            # Versions of JAX compile a cumulative sum to different operations, some of them slow.
-            first_key = ops.min(ops.where(mask, arange(keys), keys), axis=-1, keepdims=True)
-            last_key = arange(queries) if self.is_causal else ops.full((queries,), keys - 1)
-            has_key = ops.reshape(last_key >= first_key, (-1, self.num_queries))
-        return slice_padded(self.order(has_key, 1), -self.first_query, call.length_q, axis=1)
+        """Returns whether its queries may attend to one of its keys, `[1 or B, 1, queries, 1]`."""
+        if call.key_mask is None:
+            return ops.ones((1, 1, self.num_queries, 1), dtype="bool")
+        queries, keys = (x // self.num_blocks for x in (self.num_queries, self.num_keys))
+        mask = self.order(self.keys(call.key_mask, 1), 1)
+        mask = ops.reshape(mask, (-1, self.num_blocks, keys))
+        # Versions of JAX compile a cumulative sum to different operations, some of them slow.
+        first_key = ops.min(ops.where(mask, arange(keys), keys), axis=-1, keepdims=True)
+        last_key = arange(queries) if self.is_causal else ops.full((queries,), keys - 1)
+        return self.order(ops.reshape(last_key >= first_key, (-1, 1, self.num_queries, 1)))
 
 
 def far_runs(call, distances):

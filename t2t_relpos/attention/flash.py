@@ -300,7 +300,7 @@ class _Group:
     def _is_valid(self):
         """Returns bool `[1 or B, 1, T, P]`: whether a query may attend to a key of a column."""
         call = self._call
-        of_runs = [run.has_key(call)[:, None, :, None] for run in self._runs]
+        of_runs = [run.pad_queries(run.has_key(call), call.length_q) for run in self._runs]
         of_window = self._windows.has_key(call.key_mask)[:, None]
         # Far runs may have no mask of their own, and the window one for each batch entry.
         shape = *ops.shape(of_window)[:-1], 1
@@ -339,7 +339,7 @@ def _attend_to_run(call, kernel, run):
     outputs, log_sums = outputs[..., : call.value.shape[-1]], log_sums[..., None]
     outputs, log_sums = (run.join(x, call.query.shape[1]) for x in (outputs, log_sums))
     if call.key_mask is not None:
-        has_key = run.queries(run.has_key(call)[:, None, :, None])
+        has_key = run.has_key(call)
         outputs, log_sums = (ops.where(has_key, x, 0) for x in (outputs, log_sums))
     return outputs, _accumulate(log_sums), state
 
@@ -365,9 +365,11 @@ def _inputs(call, kernel, run):
     query, key, value = map(run.split, tensors)
     if call.key_mask is None:
         return query, key, value, None
-    batch, heads = ops.shape(call.query)[:2]
     mask = run.keys(call.key_mask, 1)[:, None, :, None]
-    mask = run.split(ops.broadcast_to(mask, (batch, heads, run.num_keys, 1)))
+    if run.num_blocks > 1:
+        batch, heads = ops.shape(call.query)[:2]
+        mask = ops.broadcast_to(mask, (batch, heads, run.num_keys, 1))
+    mask = run.split(mask)
     if kernel.has_masks(query, query.shape[-1] + MASK_FEATURES):
         return query, key, value, mask[..., 0]
     feature = ops.where(mask, 0.0, MASK_FEATURE)
@@ -378,7 +380,9 @@ def _inputs(call, kernel, run):
 def _add_terms(total, terms, start):
     """Returns `[B, N, T, X]` plus terms from a position on, except for those of padding."""
     first, end = max(start, 0), min(start + terms.shape[2], total.shape[2])
-    return add_at(total, terms[:, :, first - start : end - start], first)
+    if end - first < terms.shape[2]:
+        terms = terms[:, :, first - start : end - start]
+    return add_at(total, terms, first)
 
 
 class Windows(NamedTuple):

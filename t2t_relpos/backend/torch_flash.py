@@ -49,7 +49,7 @@ def forward(query, key, value, key_mask, is_causal):
         query: `[B, N, T, H]`, T at least 1.
         key: `[B, N, S, H]`.
         value: `[B, N, S, H]`.
-        key_mask: bool `[B, N, S]`, True = attend, or None.
+        key_mask: bool `[B, 1 or N, S]`, True = attend, or None.
         is_causal: whether query i attends to keys 0 to i only. S is then T.
 
     Returns:
@@ -186,7 +186,7 @@ class _MemoryEfficient:
 
 
 def _bias(key_mask, query):
-    """Returns a mask as a term of the scores in the dtype of the queries, `[B, N, 1, S]`."""
+    """Returns a mask as a term of the scores in the dtype of the queries, `[B, 1 or N, 1, S]`."""
     if key_mask is None:
         return None
     bias = torch.where(key_mask[:, :, None], 0.0, -math.inf).to(query.dtype)
