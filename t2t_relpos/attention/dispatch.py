@@ -10,33 +10,10 @@ from collections.abc import Callable, Mapping
 from types import NoneType
 from typing import Any, NamedTuple
 
-from keras import ops
-
 from t2t_relpos import backend
 from t2t_relpos.attention import blockwise, flash, fused, gather, limits, skew, tables
 from t2t_relpos.attention.flash import MASK_FEATURES, is_key_mask
-
-
-@dataclasses.dataclass(frozen=True)
-class Condition:
-    """A condition on a call.
-
-    Args:
-        text: description of the condition.
-        function: function of a call that returns a bool, or a scalar tensor if the result depends
-            on unknown lengths.
-    """
-
-    text: str
-    function: Callable[[Any], Any]
-
-    def holds(self, call):
-        """Returns True, False, or a scalar tensor whose value is known when the graph runs.
-
-        In `explain(None)`, `UNKNOWN` stands for the tensor.
-        """
-        result = self.function(call)
-        return result if ops.is_tensor(result) or result is limits.UNKNOWN else bool(result)
+from t2t_relpos.attention.limits import Condition
 
 
 def up_to(most):
@@ -201,11 +178,10 @@ def _saves_time_with_repeated_keys(call):
 
 
 def _has_fast_flash_window(call):
-    window = call.sliding_window
-    if window is None:
+    if call.sliding_window is None:
         return True
-    is_fast = window <= limits.WIDEST_SHORT_FLASH.of(call)
-    is_fast = is_fast or not call.has_at_most(limits.UNROLLED_BLOCKS.of(call))
+    is_short = call.sliding_window <= limits.WIDEST_SHORT_FLASH.of(call)
+    is_fast = is_short or not call.has_at_most(limits.UNROLLED_BLOCKS.of(call))
     return call.platform == limits.TORCH_CPU and is_fast
 
 
@@ -516,10 +492,7 @@ TABLE = (
                 _is_narrow_for_flash,
             ),
         ),
-        sizes={
-            "cpu": limits.Sizes(32, smallest=96, group=2**20),
-            "gpu": limits.Sizes(64),
-        },
+        sizes={"cpu": limits.Sizes(32, smallest=96, group=2**20), "gpu": limits.Sizes(64)},
     ),
     Implementation(
         "unrolled_blocks",

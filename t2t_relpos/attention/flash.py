@@ -4,7 +4,8 @@ PyTorch and, on a GPU, JAX have such a kernel. Tests replace it with a module in
 
 Within a far run (see `band`), the score by id of a query is the same for all keys, so it can be
 added to the log-sum-exp later. Without it, a far run is plain attention, causal or not, which flash
-kernels compute. The windows between the far runs are computed in blocks of queries.
+kernels compute. With a sliding window, a far run has blocks of queries and keys, which one call
+computes. The windows between the far runs are computed in blocks of queries.
 
 Forward: the kernel returns the outputs u of a far run and the log-sum-exp of its scores. A far run
 then counts as one key, with the log-sum-exp as score and u as value. Attention becomes a softmax

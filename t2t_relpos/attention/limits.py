@@ -8,8 +8,8 @@ A `call` is an `AttentionCall` of `t2t_relpos.attention.call`.
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from keras import ops
 
@@ -29,6 +29,28 @@ class _UnknownLength:
 
 
 UNKNOWN = _UnknownLength()
+
+
+@dataclasses.dataclass(frozen=True)
+class Condition:
+    """A condition on a call.
+
+    Args:
+        text: description of the condition.
+        function: function of a call that returns a bool, or a scalar tensor if the result depends
+            on unknown lengths.
+    """
+
+    text: str
+    function: Callable[[Any], Any]
+
+    def holds(self, call):
+        """Returns True, False, or a scalar tensor whose value is known when the graph runs.
+
+        In `explain(None)`, `UNKNOWN` stands for the tensor.
+        """
+        result = self.function(call)
+        return result if ops.is_tensor(result) or result is UNKNOWN else bool(result)
 
 
 # Limits: numbers of positions by platform, where n positions stand for a matrix of n² entries.
