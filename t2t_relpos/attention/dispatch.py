@@ -181,7 +181,7 @@ def _has_fast_flash_window(call):
     if call.sliding_window is None:
         return True
     is_short = call.sliding_window <= limits.WIDEST_SHORT_FLASH.of(call)
-    is_fast = is_short or not call.has_at_most(limits.UNROLLED_BLOCKS.of(call))
+    is_fast = is_short or not call.has_at_most(limits.LONGEST_WINDOWED_WITHOUT_FLASH.of(call))
     return call.platform == limits.TORCH_CPU and is_fast
 
 
@@ -482,7 +482,7 @@ TABLE = (
             ),
             Condition(
                 f"with a `sliding_window`, {limits.TORCH_CPU}, and more than "
-                f"{limits.UNROLLED_BLOCKS} or a window of at most "
+                f"{limits.LONGEST_WINDOWED_WITHOUT_FLASH} or a window of at most "
                 f"{limits.WIDEST_SHORT_FLASH.numbers}",
                 _has_fast_flash_window,
             ),

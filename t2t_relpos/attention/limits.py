@@ -146,8 +146,8 @@ LONGEST_SHARED_KEYS_WITHOUT_FLASH = Limits({}, Limit(1024, 1024))
 WIDEST_FLASH_WINDOW = 0.25
 # It needs much memory for tables with more rows than this number of depths.
 LONGEST_FLASH_TABLE = 6
-# With a sliding window, `flash` is faster than `unrolled_blocks` up to this window.
-WIDEST_SHORT_FLASH = Limit(32, 48)
+# With a sliding window, `flash` is faster than blocks for longer sequences, and up to this window.
+LONGEST_WINDOWED_WITHOUT_FLASH, WIDEST_SHORT_FLASH = Limit(1536, 1024), Limit(32, 48)
 # With a sliding window, the full matrix with a mask is used up to this many windows, which have at
 # least this many positions.
 MASKED_WINDOWS, SHORTEST_WINDOW = 4, 16
