@@ -182,14 +182,19 @@ class Runs(NamedTuple):
 class FarRun(NamedTuple):
     """Consecutive queries and keys. All pairs that attend have the first id, or all the last one.
 
+    With a sliding window, they are split into blocks: the queries of a block attend to keys of the
+    block with the same number. Queries and keys that do not exist are padding.
+
     Args:
         side: "left" for the first id, "right" for the last one.
         first_query: its first query.
         num_queries: number of its queries.
         first_key: its first key.
         num_keys: number of its keys.
-        is_causal: whether query i attends to keys 0 to i only, in the order of `order`. Otherwise,
-            all queries attend to all keys.
+        is_causal: whether query i of a block attends to its keys 0 to i only, in the order of
+            `order`. Otherwise, all queries attend to all keys.
+        is_reversed: whether `order` reverses the sequence.
+        num_blocks: number of blocks.
     """
 
     side: str
@@ -198,79 +203,151 @@ class FarRun(NamedTuple):
     first_key: int
     num_keys: int
     is_causal: bool
+    is_reversed: bool = False
+    num_blocks: int = 1
 
     def queries(self, x):
         """Returns the queries of the run, `[B, N, T, X]` -> `[B, N, queries, X]`."""
-        return x[:, :, self.first_query : self.first_query + self.num_queries]
+        return slice_padded(x, self.first_query, self.num_queries, axis=2)
 
     def keys(self, x, axis=2):
         """Returns the keys of the run, `[B, N, S, X]` -> `[B, N, keys, X]`."""
-        return x[(*[slice(None)] * axis, slice(self.first_key, self.first_key + self.num_keys))]
+        return slice_padded(x, self.first_key, self.num_keys, axis)
 
     def pad_queries(self, x, length_q):
-        """Returns `[B, N, queries, X]` padded with zeros, `[B, N, T, X]`."""
-        after = length_q - self.first_query - self.num_queries
-        return ops.pad(x, [(0, 0), (0, 0), (self.first_query, after), (0, 0)])
+        """The transpose of `queries`: `[B, N, queries, X]` padded with zeros, `[B, N, T, X]`."""
+        return slice_padded(x, -self.first_query, length_q, axis=2)
 
     def order(self, x, axis=2):
         """Converts between the order of the sequence and that in which the run is causal."""
-        return x if self.side == "left" else ops.flip(x, axis)
+        return ops.flip(x, axis) if self.is_reversed else x
+
+    def split(self, x):
+        """Returns queries or keys of the run `[B, N, size, X]`, ordered, as a kernel reads them.
+
+        If there are several blocks, each head is a batch entry, and has the blocks as heads.
+        """
+        x = self.order(x)
+        if self.num_blocks == 1:
+            return x
+        shape = -1, self.num_blocks, x.shape[2] // self.num_blocks, x.shape[3]
+        # On PyTorch, x needs no copy if it was not copied before. Otherwise, results need none.
+        return ops.reshape(x, (-1, 1, *shape[2:]) if self.is_reversed else shape)
+
+    def join(self, x, heads):
+        """Inverts `split`, for a number of heads."""
+        if self.num_blocks > 1:
+            x = ops.reshape(x, (-1, heads, x.shape[2] * self.num_blocks, x.shape[3]))
+        return self.order(x)
 
     def has_key(self, call):
-        """Returns whether a query of the call may attend to a key of the run, `[1 or B, T]`."""
-        first, end = self.first_query, self.first_query + self.num_queries
-        # Index of the queries in the run.
-        index = arange(call.length_q)[None]
-        index = index - first if self.side == "left" else end - 1 - index
-        first_key = 0
-        if call.key_mask is not None:
-            mask = self.order(self.keys(call.key_mask, 1), 1)
-            # Versions of JAX compile a cumulative sum to different operations, some of them slow.
-            keys = ops.where(mask, arange(self.num_keys), self.num_keys)
-            first_key = ops.min(keys, axis=1, keepdims=True)
-        has_key = index >= (first_key if self.is_causal else 0)
-        later = call.length_q - end if self.side == "left" else first
-        if later:
-            has_key = ops.logical_and(has_key, index < self.num_queries)
-        if self.is_causal or call.key_mask is None:
-            return has_key
-        return ops.logical_and(has_key, first_key < self.num_keys)
+        """Returns whether its queries may attend to one of its keys, `[1 or B, 1, queries, 1]`."""
+        if call.key_mask is None:
+            return ops.ones((1, 1, self.num_queries, 1), dtype="bool")
+        queries, keys = (x // self.num_blocks for x in (self.num_queries, self.num_keys))
+        mask = self.order(self.keys(call.key_mask, 1), 1)
+        mask = ops.reshape(mask, (-1, self.num_blocks, keys))
+        # Versions of JAX compile a cumulative sum to different operations, some of them slow.
+        first_key = ops.min(ops.where(mask, arange(keys), keys), axis=-1, keepdims=True)
+        last_key = arange(queries) if self.is_causal else ops.full((queries,), keys - 1)
+        return self.order(ops.reshape(last_key >= first_key, (-1, 1, self.num_queries, 1)))
 
 
-def far_runs(call):
+def far_runs(call, distances):
     """Returns the list of `FarRun`s of an `AttentionCall`, first those of the left side.
 
-    Lengths and the query offset are ints. Distances are at least 1; if causal, `right` is not used.
+    Lengths and the query offset are ints. A call with a sliding window and with queries before or
+    after all keys has a `key_mask`.
+
+    Args:
+        call: the call.
+        distances: `Distances` of at least 1, and at most the sliding window. If causal, `right` is
+            not used.
     """
-    sizes, (left, right) = (call.length_q, call.length_k), call.distances
-    runs = _far_runs("left", *sizes, left - call.query_offset)
+    sizes, (left, right) = (call.length_q, call.length_k), distances
+    window = FARTHEST if call.sliding_window is None else call.sliding_window
+    runs = _runs_of_side("left", *sizes, left - call.query_offset, window - left)
     if not call.causal:
         # In reverse order, a right side is a left side.
         opposite = call.length_k - call.length_q - call.query_offset
-        runs += _far_runs("right", *sizes, right - opposite)
+        runs += _runs_of_side("right", *sizes, right - opposite, window - right)
     return runs
 
 
-def _far_runs(side, length_q, length_k, shift):
-    """Returns the runs of a side whose query i attends to keys 0 to i - shift, in its order."""
-    first_query, first_key = max(shift, 0), min(max(-shift, 0), length_k)
-    size = min(length_q - first_query, length_k - first_key)
-    later = length_q - first_query - size
-    runs = [
-        (0, length_q, 0, first_key, False),  # keys of all queries
-        (first_query, size, first_key, size, True),
-        (first_query + size, later, first_key, size, False),  # queries of all these keys
-    ]
-    runs = [FarRun(side, *run) for run in runs if run[1] > 0 and run[3] > 0]
+def _runs_of_side(side, length_q, length_k, shift, width):
+    """Returns the runs of a side whose query i attends to the last keys up to i - shift.
+
+    Args:
+        side: "left", or "right" in reverse order.
+        length_q: T.
+        length_k: S.
+        shift: see above.
+        width: number of the keys that a query attends to, if they exist.
+    """
+    find = _far_runs if width >= length_q - shift else _far_blocks
+    runs = [FarRun(side, *run) for run in find(length_q, length_k, shift, width)]
+    runs = [run for run in runs if run.num_queries > 0 and run.num_keys > 0]
     if side == "left":
         return runs
     return [
         run._replace(
             first_query=length_q - run.first_query - run.num_queries,
             first_key=length_k - run.first_key - run.num_keys,
+            is_reversed=not run.is_reversed,
         )
         for run in runs
     ]
+
+
+def _far_runs(length_q, length_k, shift, width):
+    """Returns the fields of the runs of a side without a sliding window."""
+    first_query, first_key = max(shift, 0), min(max(-shift, 0), length_k)
+    size = min(length_q - first_query, length_k - first_key)
+    later = length_q - first_query - size
+    return [
+        (0, length_q, 0, first_key, False),  # keys of all queries
+        (first_query, size, first_key, size, True),
+        (first_query + size, later, first_key, size, False),  # queries of all these keys
+    ]
+
+
+def _far_blocks(length_q, length_k, shift, width):
+    """Returns the fields of the runs of a side with a sliding window.
+
+    In blocks of C = width - 1 queries and keys, query i of a block attends to keys 0 to i of one
+    block, and to keys i to C - 1 of the block before. In reverse order, the latter is causal too.
+    """
+    size = width - 1
+    if size < 1:
+        return []
+    first_key = -shift if -shift >= size else 0
+    earlier_key = max(first_key - size, 0)
+    starts = (first_key + shift, first_key), (earlier_key + size + shift, earlier_key)
+    runs = []
+    for is_earlier, (query, key) in enumerate(starts):
+        num_blocks = max(min(length_q - query, length_k - key), 0) // size
+        total = num_blocks * size
+        runs.append((query, total, key, total, True, bool(is_earlier), num_blocks))
+        query, key = query + total, key + total
+        if query < length_q and key < length_k:
+            last = size if is_earlier else min(size, length_q - query)
+            runs.append((query, last, key, last, True, bool(is_earlier)))
+    return runs
+
+
+def slice_padded(x, start, size, axis):
+    """Returns `size` entries of an axis from `start` on, with zeros where there are none."""
+    length = x.shape[axis]
+    first, end = (clip_size(position, 0, length) for position in (start, start + size))
+    kept = max(end - first, 0)
+    if kept < length:
+        x = x[(*[slice(None)] * axis, slice(first, first + kept))]
+    if kept == size:
+        return x
+    before = clip_size(-start, 0, size)
+    widths = [(0, 0)] * len(x.shape)
+    widths[axis] = before, size - before - kept
+    return ops.pad(x, widths)
 
 
 def resize_table(table, distances, others):

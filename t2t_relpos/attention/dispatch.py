@@ -10,33 +10,10 @@ from collections.abc import Callable, Mapping
 from types import NoneType
 from typing import Any, NamedTuple
 
-from keras import ops
-
 from t2t_relpos import backend
 from t2t_relpos.attention import blockwise, flash, fused, gather, limits, skew, tables
 from t2t_relpos.attention.flash import MASK_FEATURES, is_key_mask
-
-
-@dataclasses.dataclass(frozen=True)
-class Condition:
-    """A condition on a call.
-
-    Args:
-        text: description of the condition.
-        function: function of a call that returns a bool, or a scalar tensor if the result depends
-            on unknown lengths.
-    """
-
-    text: str
-    function: Callable[[Any], Any]
-
-    def holds(self, call):
-        """Returns True, False, or a scalar tensor whose value is known when the graph runs.
-
-        In `explain(None)`, `UNKNOWN` stands for the tensor.
-        """
-        result = self.function(call)
-        return result if ops.is_tensor(result) or result is limits.UNKNOWN else bool(result)
+from t2t_relpos.attention.limits import Condition
 
 
 def up_to(most):
@@ -203,6 +180,14 @@ def _is_long_for_flash(call):
 def _saves_time_with_repeated_keys(call):
     longest = limits.LONGEST_SHARED_KEYS_WITHOUT_FLASH.of(call)
     return not (call.grouped_queries and call.has_at_most(longest))
+
+
+def _has_fast_flash_window(call):
+    if call.sliding_window is None:
+        return True
+    is_short = call.sliding_window <= limits.WIDEST_SHORT_FLASH.of(call)
+    is_fast = is_short or not call.has_at_most(limits.LONGEST_WINDOWED_WITHOUT_FLASH.of(call))
+    return call.platform == limits.TORCH_CPU and is_fast
 
 
 def _is_narrow_for_flash(call):
@@ -499,7 +484,6 @@ TABLE = (
             ),
             SUITS_FLASH_KERNEL,
             MASKS_KEYS_ONLY,
-            NO_SLIDING_WINDOW,
             NO_DROPOUT,
         ),
         preferences=(
@@ -513,12 +497,18 @@ TABLE = (
                 _saves_time_with_repeated_keys,
             ),
             Condition(
+                f"with a `sliding_window`, {limits.TORCH_CPU}, and more than "
+                f"{limits.LONGEST_WINDOWED_WITHOUT_FLASH} or a window of at most "
+                f"{limits.WIDEST_SHORT_FLASH.numbers}",
+                _has_fast_flash_window,
+            ),
+            Condition(
                 f"left + right (causal: left) below {limits.LONGEST_FLASH_TABLE} times the depth, "
                 f"and on {limits.TORCH_CPU} at most T / {round(1 / limits.WIDEST_FLASH_WINDOW)}",
                 _is_narrow_for_flash,
             ),
         ),
-        sizes={"cpu": limits.Sizes(32, group=2**20), "gpu": limits.Sizes(64)},
+        sizes={"cpu": limits.Sizes(32, smallest=96, group=2**20), "gpu": limits.Sizes(64)},
     ),
     Implementation(
         "blocks",

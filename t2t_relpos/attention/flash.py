@@ -4,7 +4,8 @@ PyTorch and, on a GPU, JAX have such a kernel. Tests replace it with a module in
 
 Within a far run (see `band`), the score by id of a query is the same for all keys, so it can be
 added to the log-sum-exp later. Without it, a far run is plain attention, causal or not, which flash
-kernels compute. The windows between the far runs are computed in blocks of queries.
+kernels compute. With a sliding window, a far run has blocks of queries and keys, which one call
+computes. The windows between the far runs are computed in blocks of queries.
 
 Forward: the kernel returns the outputs u of a far run and the log-sum-exp of its scores. A far run
 then counts as one key, with the log-sum-exp as score and u as value. Attention becomes a softmax
@@ -38,7 +39,7 @@ import math
 from typing import Any, NamedTuple
 
 from t2t_relpos.attention import skew
-from t2t_relpos.attention.band import far_runs
+from t2t_relpos.attention.band import Distances, far_runs, slice_padded
 from t2t_relpos.attention.heads import multiply, repeat_keys, transpose
 from t2t_relpos.attention.tables import Results, differentiate
 from t2t_relpos.backend import (
@@ -46,7 +47,6 @@ from t2t_relpos.backend import (
     accumulation_dtype,
     add_at,
     arange,
-    clip_size,
     fill_masked,
     flash_kernel,
     ops,
@@ -69,8 +69,11 @@ def attend(call, sizes, kernel=flash_kernel):
     these, the full matrix is differentiated.
     """
     key, value = (repeat_keys(x, call.query.shape[1]) for x in (call.key, call.value))
-    masks = {"mask": None, "key_mask": combined_key_mask(call)}
-    call = dataclasses.replace(call, key=key, value=value, **masks)
+    key_mask, offset = combined_key_mask(call), call.query_offset
+    if key_mask is None and call.sliding_window is not None:
+        if offset < 0 or offset + call.length_q > call.length_k:  # required by `far_runs`
+            key_mask = ops.ones((ops.shape(key)[0], call.length_k), dtype="bool")
+    call = dataclasses.replace(call, key=key, value=value, mask=None, key_mask=key_mask)
     return differentiate(
         call,
         lambda call: forward(call, sizes, kernel),
@@ -100,9 +103,7 @@ def combined_key_mask(call):
 
 def forward(call, sizes, kernel):
     """Returns (`Results`, a list of the `Saved` of all groups of heads)."""
-    groups = [
-        _Group(each, sizes.block, kernel).forward() for _, each in _groups_of_heads(call, sizes)
-    ]
+    groups = [_Group(each, sizes, kernel).forward() for _, each in _groups_of_heads(call, sizes)]
     return Results(*map(_join_heads, zip(*(results for results, _ in groups)))), [
         saved for _, saved in groups
     ]
@@ -113,7 +114,7 @@ def backward(call, sizes, kernel, saved, d_results):
     terms = []
     for (heads, group), of_group in zip(_groups_of_heads(call, sizes), saved):
         of_heads = Results(*(x if x is None else x[:, heads] for x in d_results))
-        terms.append(_Group(group, sizes.block, kernel).backward(of_group, of_heads))
+        terms.append(_Group(group, sizes, kernel).backward(of_group, of_heads))
     gradients = {name: _join_heads([x.pop(name) for x in terms]) for name in tuple(terms[0])}
     return {name: ops.cast(x, getattr(call, name).dtype) for name, x in gradients.items()}
 
@@ -160,8 +161,8 @@ class SavedRun(NamedTuple):
     Args:
         outputs: outputs of the kernel `[B, N, queries, H]`.
         shifted_log_sums: L', log-sum-exp of all scores minus the score by id of the far run,
-            `[B, N, queries]`. Fully masked queries have a number so large that all their weights
-            are zero.
+            `[B, N, queries, 1]`. Fully masked queries have a number so large that all their
+            weights are zero.
         state: further results of the kernel, for its backward pass.
     """
 
@@ -175,18 +176,22 @@ class _Group:
 
     Args:
         call: an `AttentionCall`.
-        block: the number of queries of a block, unless the window is wider.
+        sizes: `Sizes` with the number of queries of a block, unless the window is wider.
         kernel: as in `attend`.
     """
 
-    def __init__(self, call, block, kernel):
+    def __init__(self, call, sizes, kernel):
         self._call, self._flash = call, kernel
-        self._dtype, self._windows = call.query.dtype, Windows.of(call, block)
+        own, distances = _distances(call, sizes.smallest)
+        self._dtype, self._windows = call.query.dtype, Windows.of(call, distances, sizes.block)
         # Kernels refuse empty tensors.
         is_empty = 0 in [size for size in ops.shape(call.query) if isinstance(size, int)]
-        self._runs = [] if is_empty else far_runs(call)
-        self._left = [run for run in self._runs if run.side == "left"]
-        self._right = [run for run in self._runs if run.side == "right"]
+        self._runs = [] if is_empty else far_runs(call, distances)
+        sides = [run.side for run in self._runs]
+        self._num_left = sides.count("left")
+        # Numbers of columns with the first id, and with the last one.
+        self._first = self._num_left + distances.left - own.left
+        self._last = sides.count("right") + distances.right - own.right
 
     def forward(self):
         """Returns (`Results`, `Saved`)."""
@@ -203,12 +208,12 @@ class _Group:
         outputs = windows.sum_keys(windows.matrix(self._window(weights)), call.value)
         saved = []
         for index, (run, (run_outputs, _, state)) in enumerate(zip(runs, found)):
-            shifted = run.queries(log_sums)  # L' of the module's docstring
+            shifted = log_sums  # L' of the module's docstring
             if relative is not None:
-                shifted = shifted - run.queries(self._column(relative, index))
-            saved.append(SavedRun(run_outputs, shifted[..., 0], state))
+                shifted = shifted - self._column(relative, index)
+            saved.append(SavedRun(run_outputs, run.queries(shifted), state))
             terms = run.queries(self._column(weights, index)) * _accumulate(run_outputs)
-            outputs = add_at(outputs, terms, run.first_query)
+            outputs = _add_terms(outputs, terms, run.first_query)
         by_id = self._sum(weights) if call.needs_weights_by_id else None
         if call.needs_log_sums:
             # `weights_and_log_sums` returns -MASKED_SCORE for fully masked queries.
@@ -254,52 +259,67 @@ class _Group:
             terms = _gradients_of_run(call, self._flash, run, saved_run, *gradients_of_run)
             starts = run.first_query, run.first_key, run.first_key
             for name, term, start in zip(("query", "key", "value"), terms, starts):
-                gradients[name] = add_at(gradients[name], term, start)
+                gradients[name] = _add_terms(gradients[name], term, start)
         return gradients
 
     # Columns `[B, N, T, P]`: far runs to the left, distances of the window, far runs to the right.
 
     def _columns(self, of_runs, of_window):
         """Returns the columns of a list of `[B, N, T, 1]` and of `[B, N, T, D]`."""
-        left = len(self._left)
+        left = self._num_left
         return ops.concatenate([*of_runs[:left], of_window, *of_runs[left:]], axis=-1)
 
     def _column(self, columns, index):
         """Returns the column of a far run, `[B, N, T, 1]`."""
-        position = index if index < len(self._left) else index + self._windows.width
+        position = index if index < self._num_left else index + self._windows.width
         return columns[..., position : position + 1]
 
     def _window(self, columns):
         """Returns the columns of the window, `[B, N, T, D]`."""
-        left = len(self._left)
-        return columns[..., left : left + self._windows.width]
+        return columns[..., self._num_left : self._num_left + self._windows.width]
 
     def _expand(self, by_id):
         """Returns the columns of a tensor by relative id `[B, N, T, R]`."""
-        left, right = len(self._left), len(self._right)
-        if (left, right) == (1, 0 if self._call.causal else 1):
+        if self._has_columns_by_id():
             return by_id
-        window = by_id[..., 1 : 1 + self._windows.width]
-        return ops.concatenate([*left * [by_id[..., :1]], window, *right * [by_id[..., -1:]]], -1)
+        others = by_id[..., 1:] if self._call.causal else by_id[..., 1:-1]
+        first, last = by_id[..., :1], by_id[..., -1:]
+        return ops.concatenate([*self._first * [first], others, *self._last * [last]], axis=-1)
 
     def _sum(self, columns):
         """The transpose of `_expand`: sums of columns by relative id, `[B, N, T, R]`."""
-        left, right = len(self._left), len(self._right)
-        if (left, right) == (1, 0 if self._call.causal else 1):
+        if self._has_columns_by_id():
             return columns
-        end = left + self._windows.width
-        tails = [columns[..., :left], columns[..., end:]][: 1 if self._call.causal else 2]
+        end = columns.shape[-1] - self._last
+        tails = [columns[..., : self._first], columns[..., end:]][: 1 if self._call.causal else 2]
         first, *last = (ops.sum(x, axis=-1, keepdims=True) for x in tails)
-        return ops.concatenate([first, columns[..., left:end], *last], axis=-1)
+        return ops.concatenate([first, columns[..., self._first : end], *last], axis=-1)
+
+    def _has_columns_by_id(self):
+        return (self._first, self._last) == (1, 0 if self._call.causal else 1)
 
     def _is_valid(self):
         """Returns bool `[1 or B, 1, T, P]`: whether a query may attend to a key of a column."""
         call = self._call
-        of_runs = [run.has_key(call)[:, None, :, None] for run in self._runs]
+        of_runs = [run.pad_queries(run.has_key(call), call.length_q) for run in self._runs]
         of_window = self._windows.has_key(call.key_mask)[:, None]
         # Far runs may have no mask of their own, and the window one for each batch entry.
         shape = *ops.shape(of_window)[:-1], 1
         return self._columns([ops.broadcast_to(x, shape) for x in of_runs], of_window)
+
+
+def _distances(call, narrowest):
+    """Returns the `Distances` of a call, and those of its windows.
+
+    The latter include all distances of a sliding window, if fewer than `narrowest` keys remain for
+    the far runs of a query.
+    """
+    own = call.distances.extended()
+    if call.sliding_window is None:
+        return own, own
+    window = call.sliding_window
+    left, right = (window if window - x < narrowest else x for x in own)
+    return own, Distances(left, own.right if call.causal else right)
 
 
 def _unit(d):
@@ -317,10 +337,10 @@ def _attend_to_run(call, kernel, run):
     """
     *tensors, key_mask = _inputs(call, kernel, run)
     outputs, log_sums, state = kernel.forward(*tensors, key_mask, run.is_causal)
-    outputs = outputs[..., : call.value.shape[-1]]
-    outputs, log_sums = run.order(outputs), run.order(log_sums)[..., None]
+    outputs, log_sums = outputs[..., : call.value.shape[-1]], log_sums[..., None]
+    outputs, log_sums = (run.join(x, call.query.shape[1]) for x in (outputs, log_sums))
     if call.key_mask is not None:
-        has_key = run.queries(run.has_key(call)[:, None, :, None])
+        has_key = run.has_key(call)
         outputs, log_sums = (ops.where(has_key, x, 0) for x in (outputs, log_sums))
     return outputs, _accumulate(log_sums), state
 
@@ -330,26 +350,40 @@ def _gradients_of_run(call, kernel, run, saved, outputs, d_outputs):
 
     `outputs` are o', and `d_outputs` the gradients of the outputs, `[B, N, queries, H]`.
     """
-    outputs, d_outputs = (run.order(ops.cast(x, call.query.dtype)) for x in (outputs, d_outputs))
+    outputs, d_outputs = (run.split(ops.cast(x, call.query.dtype)) for x in (outputs, d_outputs))
     query, key, value, key_mask = _inputs(call, kernel, run)
     if value.shape[-1] > call.value.shape[-1]:
         outputs, d_outputs = _append_feature(outputs, 0.0), _append_feature(d_outputs, 0.0)
-    results = outputs, run.order(saved.shifted_log_sums), saved.state
+    results = outputs, run.split(saved.shifted_log_sums)[..., 0], saved.state
     gradients = kernel.backward(query, key, value, key_mask, results, d_outputs, run.is_causal)
-    depth = call.query.shape[-1]
-    return [run.order(_accumulate(x[..., :depth])) for x in gradients]
+    depth, heads = call.query.shape[-1], call.query.shape[1]
+    return [run.join(_accumulate(x[..., :depth]), heads) for x in gradients]
 
 
 def _inputs(call, kernel, run):
     """Returns the kernel's queries, keys, values, and mask unless it is passed as features."""
     tensors = run.queries(call.query), run.keys(call.key), run.keys(call.value)
-    query, key, value = map(run.order, tensors)
-    key_mask = None if call.key_mask is None else run.order(run.keys(call.key_mask, 1), 1)
-    if key_mask is None or kernel.has_masks(query, query.shape[-1] + MASK_FEATURES):
-        return query, key, value, key_mask
-    feature = ops.where(key_mask, 0.0, MASK_FEATURE)[:, None, :, None]
+    query, key, value = map(run.split, tensors)
+    if call.key_mask is None:
+        return query, key, value, None
+    mask = run.keys(call.key_mask, 1)[:, None, :, None]
+    if run.num_blocks > 1:
+        batch, heads = ops.shape(call.query)[:2]
+        mask = ops.broadcast_to(mask, (batch, heads, run.num_keys, 1))
+    mask = run.split(mask)
+    if kernel.has_masks(query, query.shape[-1] + MASK_FEATURES):
+        return query, key, value, mask[..., 0]
+    feature = ops.where(mask, 0.0, MASK_FEATURE)
     query, value = _append_feature(query, 1.0), _append_feature(value, 0.0)
     return query, _append_feature(key, feature), value, None
+
+
+def _add_terms(total, terms, start):
+    """Returns `[B, N, T, X]` plus terms from a position on, except for those of padding."""
+    first, end = max(start, 0), min(start + terms.shape[2], total.shape[2])
+    if end - first < terms.shape[2]:
+        terms = terms[:, :, first - start : end - start]
+    return add_at(total, terms, first)
 
 
 class Windows(NamedTuple):
@@ -372,9 +406,8 @@ class Windows(NamedTuple):
     block: int
 
     @classmethod
-    def of(cls, call, block):
+    def of(cls, call, distances, block):
         """Returns the windows of a call, with blocks of at least `block` queries if T is larger."""
-        distances = call.distances.extended()
         first, end = distances.keys_between(call.query_offset, 1)
         block = max(min(block, call.length_q), end - first - 1)
         return cls(call.length_q, call.length_k, first, end - first, block)
@@ -415,13 +448,13 @@ class Windows(NamedTuple):
         if mask is None:
             keys = index + self.first
             return ops.logical_and(keys >= 0, keys < self.length_k)[None]
-        after = self.length_q + self.width - 1 + self.first - self.length_k
-        return ops.take(_pad_or_cut(mask, -self.first, after, axis=1), index, axis=1)
+        keys = slice_padded(mask, self.first, self.length_q + self.width - 1, axis=1)
+        return ops.take(keys, index, axis=1)
 
     def _blocks(self, x):
         """Returns the blocks of a tensor by query, `[B, N, T, X]` -> `[B, N, blocks, C, X]`."""
         batch, heads, _, depth = ops.shape(x)
-        x = _pad_or_cut(x, 0, self.num_blocks * self.block - self.length_q, axis=2)
+        x = slice_padded(x, 0, self.num_blocks * self.block, axis=2)
         return ops.reshape(x, (batch, heads, self.num_blocks, self.block, depth))
 
     def _join(self, blocks):
@@ -434,7 +467,7 @@ class Windows(NamedTuple):
         """Returns the keys that each block reads, `[B, N, blocks, C + D - 1, H]`."""
         batch, heads, _, depth = ops.shape(x)
         count = self.num_blocks + 1
-        x = _pad_or_cut(x, -self.first, count * self.block + self.first - self.length_k, axis=2)
+        x = slice_padded(x, self.first, count * self.block, axis=2)
         x = ops.reshape(x, (batch, heads, count, self.block, depth))
         return ops.concatenate([x[:, :, :-1], x[:, :, 1:, : self.width - 1]], axis=3)
 
@@ -446,7 +479,7 @@ class Windows(NamedTuple):
         second = ops.pad(x[:, :, :, self.block :], [(0, 0), (0, 0), (1, 0), (0, padding), (0, 0)])
         size = (count + 1) * self.block
         total = ops.reshape(first + second, (batch, heads, size, depth))
-        return _pad_or_cut(total, self.first, self.length_k - self.first - size, axis=2)
+        return slice_padded(total, -self.first, self.length_k, axis=2)
 
     def _take_diagonals(self, matrix):
         """Returns the diagonals of `[.., C, C + D - 1]`, `[.., C, D]`.
@@ -465,21 +498,6 @@ class Windows(NamedTuple):
         x = ops.pad(diagonals, [(0, 0)] * (len(lead) + 1) + [(0, width + 1 - self.width)])
         x = ops.reshape(x, (*lead, rows * (width + 1)))[..., : rows * width]
         return ops.reshape(x, (*lead, rows, width))
-
-
-def _pad_or_cut(x, before, after, axis):
-    """Pads an axis with zeros. Negative numbers cut it."""
-    size = x.shape[axis]
-    start, end = (clip_size(position, 0, size) for position in (-before, size + after))
-    total, kept = size + before + after, max(end - start, 0)
-    if kept < size:
-        x = x[(*[slice(None)] * axis, slice(start, start + kept))]
-    if kept == total:
-        return x
-    before = clip_size(before, 0, total)
-    widths = [(0, 0)] * len(x.shape)
-    widths[axis] = before, total - before - kept
-    return ops.pad(x, widths)
 
 
 def _append_feature(x, feature):

@@ -8,8 +8,8 @@ A `call` is an `AttentionCall` of `t2t_relpos.attention.call`.
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from keras import ops
 
@@ -29,6 +29,28 @@ class _UnknownLength:
 
 
 UNKNOWN = _UnknownLength()
+
+
+@dataclasses.dataclass(frozen=True)
+class Condition:
+    """A condition on a call.
+
+    Args:
+        text: description of the condition.
+        function: function of a call that returns a bool, or a scalar tensor if the result depends
+            on unknown lengths.
+    """
+
+    text: str
+    function: Callable[[Any], Any]
+
+    def holds(self, call):
+        """Returns True, False, or a scalar tensor whose value is known when the graph runs.
+
+        In `explain(None)`, `UNKNOWN` stands for the tensor.
+        """
+        result = self.function(call)
+        return result if ops.is_tensor(result) or result is UNKNOWN else bool(result)
 
 
 # Limits: numbers of positions by platform, where n positions stand for a matrix of n² entries.
@@ -124,6 +146,8 @@ LONGEST_SHARED_KEYS_WITHOUT_FLASH = Limits({}, Limit(1024, 1024))
 WIDEST_FLASH_WINDOW = 0.25
 # It needs much memory for tables with more rows than this number of depths.
 LONGEST_FLASH_TABLE = 6
+# With a sliding window, `flash` is faster than blocks for longer sequences, and up to this window.
+LONGEST_WINDOWED_WITHOUT_FLASH, WIDEST_SHORT_FLASH = Limit(1536, 1024), Limit(32, 48)
 # With a sliding window, the full matrix with a mask is used up to this many windows, which have at
 # least this many positions.
 MASKED_WINDOWS, SHORTEST_WINDOW = 4, 16
@@ -138,7 +162,7 @@ class Sizes:
         causal_block: the same for causal attention. Default: `block`.
         loop_block: the same for the loops of `blocks`. Default: `block`.
         smallest: a sliding window does not reduce blocks below this size. Smaller ones would not
-            save much time.
+            save much time. In `flash`, these are the blocks of far runs.
         max_blocks: largest number of blocks without a loop. If the sequence needs more blocks of
             this size, the blocks are made longer.
         causal_segments: in causal attention, there are this many loops, each over a segment of the

@@ -49,7 +49,7 @@ def forward(query, key, value, key_mask, is_causal):
         query: `[B, N, T, H]`, T at least 1.
         key: `[B, N, S, H]`.
         value: `[B, N, S, H]`.
-        key_mask: bool `[B, S]`, True = attend, or None.
+        key_mask: bool `[B, 1 or N, S]`, True = attend, or None.
         is_causal: whether query i attends to keys 0 to i only. S is then T.
 
     Returns:
@@ -186,10 +186,10 @@ class _MemoryEfficient:
 
 
 def _bias(key_mask, query):
-    """Returns a mask as a term of the scores in the dtype of the queries, `[B, 1, 1, S]`."""
+    """Returns a mask as a term of the scores in the dtype of the queries, `[B, 1 or N, 1, S]`."""
     if key_mask is None:
         return None
-    bias = torch.where(key_mask[:, None, None], 0.0, -math.inf).to(query.dtype)
+    bias = torch.where(key_mask[:, :, None], 0.0, -math.inf).to(query.dtype)
     return bias.contiguous()
 
 
@@ -197,6 +197,6 @@ def _aligned_bias(key_mask, query):
     """Returns a mask as a term of the scores, `[B, N, T, S]` without copies, with aligned rows."""
     if key_mask is None:
         return None
-    length = key_mask.shape[1]
+    length = key_mask.shape[2]
     bias = torch.nn.functional.pad(_bias(key_mask, query), (0, -length % ALIGNMENT))
     return bias[..., :length].expand(*query.shape[:3], length)

@@ -40,7 +40,7 @@ def small_block_implementations():
     sizes_by_name = {
         "saved_blocks": of_tensorflow,
         "rematerialized_blocks": of_tensorflow,
-        "flash": limits.Sizes(7, group=400),
+        "flash": limits.Sizes(7, smallest=2, group=400),
         "blocks": limits.Sizes(7, causal_segments=2),
     }
 

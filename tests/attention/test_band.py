@@ -5,7 +5,13 @@ import itertools
 import numpy as np
 import pytest
 
-from t2t_relpos.attention.band import Distances, Runs, masked_distances, resize_table
+from t2t_relpos.attention.band import (
+    Distances,
+    Runs,
+    far_runs,
+    masked_distances,
+    resize_table,
+)
 from t2t_relpos.attention.call import AttentionCall
 
 SIZES = range(5)
@@ -59,6 +65,28 @@ def test_runs_of_distances(distances):
         ids += [distances.num_ids - 1] * (num_queries + num_keys - 1 - len(ids))
         expected = np.clip(np.arange(found.min(), found.max() + 1), -left, right) + left
         assert ids == expected.tolist(), (num_queries, num_keys, offset)
+
+
+@pytest.mark.parametrize("window", [None, 5, 6, 9])
+@pytest.mark.parametrize("causal", [False, True])
+def test_far_runs_have_every_far_pair_once(causal, window):
+    left, right = distances = Distances(2, 3)
+    for num_queries, num_keys, offset in itertools.product((1, 2, 12), (1, 5, 11), range(-9, 16)):
+        options = {"causal": causal, "query_offset": offset, "sliding_window": window}
+        counts = np.zeros((num_queries, num_keys), int)
+        for run in far_runs(AttentionCall(num_queries, num_keys, distances, **options), distances):
+            queries = run.first_query + np.arange(run.num_queries)
+            keys = run.first_key + np.arange(run.num_keys)
+            step = -1 if run.is_reversed else 1
+            blocks = (x[::step].reshape(run.num_blocks, -1) for x in (queries, keys))
+            for of_queries, of_keys in zip(*blocks, strict=True):
+                for i, query in enumerate(of_queries):
+                    for key in of_keys[: i + 1] if run.is_causal else of_keys:
+                        if 0 <= query < num_queries and 0 <= key < num_keys:
+                            counts[query, key] += 1
+        found = matrix(num_queries, num_keys, offset)
+        expected = (found <= -left) | (False if causal else found >= right)
+        np.testing.assert_array_equal(counts, expected & (np.abs(found) < (window or 99)))
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -3,6 +3,7 @@
 There, `flash without a kernel` has a plain function in place of the kernel.
 """
 
+import dataclasses
 import itertools
 
 import keras
@@ -14,12 +15,14 @@ from keras import ops
 from sizes import largest_tensor
 
 from t2t_relpos import RelativeMultiHeadAttention
-from t2t_relpos.attention import attend, dispatch
+from t2t_relpos.attention import attend, dispatch, limits
 from t2t_relpos.attention.call import AttentionCall
 
 BACKEND = keras.backend.backend()
 TENSORS = ("query", "key", "value", "key_table", "value_table")
-FLASH = dispatch.by_name("flash")
+FLASH = dataclasses.replace(
+    dispatch.by_name("flash"), sizes=dict.fromkeys(("cpu", "gpu"), limits.Sizes(64, smallest=2))
+)
 if BACKEND != "torch":
     FLASH = plain_flash_kernel.without_kernel(FLASH)
 on_torch = pytest.mark.skipif(BACKEND != "torch", reason="requires PyTorch's kernels")
@@ -38,28 +41,30 @@ def compute(arrays, implementation, **options):
     return output_and_gradients(outputs, arrays)
 
 
+@pytest.mark.parametrize("window", [None, 8, 66])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
     "length, k",
     # Blocks have 64 queries, or as many as the band has diagonals.
     [(64, 5), (65, 5), (130, 64), (130, 65), (130, 130), (2, 1)],
 )
-def test_lengths_around_blocks(length, k, causal, draw, assert_close):
-    arrays = draw_inputs(draw, length, k)
-    assert_close(compute(arrays, FLASH, causal=causal), compute(arrays, "by_id", causal=causal))
+def test_lengths_around_blocks(length, k, causal, window, draw, assert_close):
+    arrays, options = draw_inputs(draw, length, k), {"causal": causal, "sliding_window": window}
+    assert_close(compute(arrays, FLASH, **options), compute(arrays, "by_id", **options))
 
 
+@pytest.mark.parametrize("window", [None, 4, 5, 9])
 @pytest.mark.parametrize("as_features", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
-def test_padding_longer_than_a_tail(causal, as_features, draw, assert_close, monkeypatch):
+def test_padding_longer_than_a_tail(causal, as_features, window, draw, assert_close, monkeypatch):
     """Some queries have keys in the band only, in one tail only, or nowhere."""
     implementation = FLASH
     if as_features:  # Kernels for GPUs have no masks of keys.
         monkeypatch.setattr(plain_flash_kernel, "HAS_MASKS", False)
-        implementation = plain_flash_kernel.without_kernel(dispatch.by_name("flash"))
+        implementation = plain_flash_kernel.without_kernel(FLASH)
     arrays, mask = draw_inputs(draw, 41, 3), np.ones((2, 41), bool)
     mask[0, :37], mask[1, 2:] = False, False
-    options = {"causal": causal, "key_mask": mask}
+    options = {"causal": causal, "key_mask": mask, "sliding_window": window}
     found = compute(arrays, implementation, **options)
     assert_close(found, compute(arrays, "by_id", **options))
     mask[0] = False
@@ -74,22 +79,25 @@ def test_masks_of_keys_in_all_shapes(shape, draw, rng, assert_close):
     assert_close(compute(arrays, FLASH, mask=mask), compute(arrays, "by_id", mask=mask))
 
 
+@pytest.mark.parametrize("window", [None, 9])
 @pytest.mark.parametrize("causal", [False, True])
-def test_grouped_queries(causal, draw, assert_close):
+def test_grouped_queries(causal, window, draw, assert_close):
     arrays = draw_inputs(draw, 41, 3)
     arrays |= {name: arrays[name][:, :1] for name in ("key", "value")}
-    options = {"causal": causal, "key_mask": np.arange(41)[None] > 3}
+    options = {"causal": causal, "key_mask": np.arange(41)[None] > 3, "sliding_window": window}
     found = compute(arrays, FLASH, **options)
     assert_close(found, compute(arrays, "by_id", **options))
 
 
 @on_torch
+@pytest.mark.parametrize("window", [None, 40])
 @pytest.mark.parametrize("causal", [False, True])
-def test_no_tensor_is_quadratic_in_length(causal, draw):
+def test_no_tensor_is_quadratic_in_length(causal, window, draw):
     arrays = [x[:1, :1] if x.ndim == 4 else x for x in draw(515, 515, 3)]
 
     def outputs(xs, _):
-        return attend(*xs, implementation=FLASH, causal=causal, return_weights=False)[0]
+        options = {"causal": causal, "sliding_window": window, "return_weights": False}
+        return attend(*xs, implementation=FLASH, **options)[0]
 
     # The largest tensors are the keys of the blocks: 9 * (64 + 4) * 5, and the products with them.
     assert largest_tensor(outputs, arrays, []) <= 9 * 64 * 70
@@ -166,7 +174,7 @@ class TestKernels:
         query, key, value, d_outputs = torch.empty(
             4, 2, 3, 37, 8, device="meta", dtype=torch.bfloat16
         )
-        key_mask = torch.empty(2, 37, device="meta", dtype=torch.bool)
+        key_mask = torch.empty(2, 3, 37, device="meta", dtype=torch.bool)
         masks = (None,) if name == "_Flash" else (None, key_mask)
         for mask, is_causal in itertools.product(masks, (True, False)):
             results = kernel.forward(query, key, value, mask, is_causal)
@@ -179,7 +187,7 @@ class TestKernels:
 
         from t2t_relpos.backend import torch_flash
 
-        mask = torch.tensor([[True, False, True], [True, True, False]])
+        mask = torch.tensor([[[True, False, True]], [[True, True, False]]])
         bias = torch_flash._aligned_bias(mask, torch.zeros(2, 5, 3, 8))
         assert bias.shape == (2, 5, 3, 3) and bias.stride() == (16, 0, 0, 1)
         expected = [[0, -np.inf, 0], [0, 0, -np.inf]]

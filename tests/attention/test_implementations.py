@@ -314,7 +314,13 @@ def second_derivatives(implementation, problem):
 
 
 @pytest.mark.parametrize(
-    "case", [{"lengths": SQUARE}, {"lengths": SQUARE, "masks": "keys", "causal": True}], ids=str
+    "case",
+    [
+        {"lengths": SQUARE},
+        {"lengths": SQUARE, "masks": "keys", "causal": True},
+        {"lengths": SQUARE, "sliding_window": 6},
+    ],
+    ids=str,
 )
 def test_second_derivatives_equal_autodiff_or_raise(case, implementation, problem_of, precision):
     """Blocks in a loop may raise: TensorFlow has no gradient of the slice update in its loop."""

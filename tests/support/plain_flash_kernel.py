@@ -76,7 +76,7 @@ def _masked_scores(query, key, key_mask, is_causal):
     if is_causal:
         mask = ops.tril(mask)
     if key_mask is not None:
-        mask = ops.logical_and(mask, key_mask[:, None, None])
+        mask = ops.logical_and(mask, key_mask[:, :, None])
     scores = ops.matmul(query, _transpose(key))
     return ops.where(mask, scores, ops.cast(-1e30, scores.dtype)), mask
 
