@@ -1,19 +1,21 @@
 """Clipping distances, and where the runs of a score matrix lie.
 
 The distance of a query at key position p and a key at position j is `j - p`. Distances of at most
-`-left` have the first table row, and distances of at least `right` have the last one. The keys of
-consecutive queries therefore form three runs:
+`-left` have the first table row: their pairs form the *left tail* of the score matrix. Distances of
+at least `right` have the last row, and form the *right tail*. The distances between them form the
+*band*: each has a diagonal and a row of its own. Causal attention has no right tail.
 
-- the far run to the left, or left tail: keys that have the first row for all of these queries;
-- the window: keys that have another row for at least one of the queries. In the score matrix, the
-  distances between form the *band*, with one diagonal and one table row each;
-- the far run to the right, or right tail, with the last row. Causal attention has none.
+For consecutive queries, the keys form three *runs* (`Runs`). The *window* has the keys of the band
+of at least one of these queries. All keys before it are in the left tail of all of them, and all
+keys after it in the right tail. `flash` divides the tails differently, into parts that a kernel
+computes (`TailPart`).
 
 Softmax does not change if a number is subtracted from all scores of a query. Blocks therefore use
-`difference_rows`, which are zero in one of the far runs.
+`difference_rows`, which are zero in one of the tails.
 
-Blocks, `skew` and `flash` take their geometry from here. They differ in how they read and write a
-window.
+`blocks`, `by_id` and `flash` take their runs from here. The engine of TensorFlow takes the ranges
+of keys, the masks and `difference_rows`, and splits the left tail into chunks (`diagonals`). The
+kernel of `fused` has limits of its own, in whole blocks of keys.
 
 Sizes and positions are ints, scalar tensors or, on JAX, symbolic lengths.
 """
@@ -95,7 +97,7 @@ class Distances(NamedTuple):
         There is a mask for each distance below `FARTHEST`. They broadcast like the positions.
 
         Args:
-            queries: int32 key positions of the queries, `[C, 1]`.
+            queries: int32 key positions of the queries, `[queries, 1]`.
             keys: int32 key positions, `[S]`.
         """
         masks = []
@@ -149,7 +151,7 @@ class Runs(NamedTuple):
     def of_block(cls, distances, first_position, num_queries, num_keys, ends=None):
         """Returns the runs of a block at any position. The window has the same width for all.
 
-        At the ends of the sequence, the window contains keys of the far runs.
+        At the ends of the sequence, the window contains keys of the tails.
 
         Args:
             distances: as in `of`.
@@ -170,8 +172,8 @@ class Runs(NamedTuple):
     def of_distances(cls, distances, length_q, length_k, query_offset):
         """Returns (runs of all distances between a query and a key, first id of the window).
 
-        The distances, in ascending order, are those of one query to T + S - 1 keys. The window has
-        the distances from `-left` to `right`: each has a separate id.
+        The distances, in ascending order, are those of one query to T + S - 1 keys. This window
+        includes the distances `-left` and `right`: each has a separate id.
         """
         position = length_q - 1 + query_offset
         inclusive = Distances(distances.left + 1, distances.right + 1)
@@ -179,11 +181,11 @@ class Runs(NamedTuple):
         return runs, clip_size(distances.left - runs.position, 0, distances.num_ids)
 
 
-class FarRun(NamedTuple):
+class TailPart(NamedTuple):
     """Consecutive queries and keys. All pairs that attend have the first id, or all the last one.
 
-    With a sliding window, they are split into blocks: the queries of a block attend to keys of the
-    block with the same number. Queries and keys that do not exist are padding.
+    With a sliding window, it is split into blocks of one size: block n of the queries attends to
+    block n of the keys. Queries and keys that do not exist are padding.
 
     Args:
         side: "left" for the first id, "right" for the last one.
@@ -207,11 +209,11 @@ class FarRun(NamedTuple):
     num_blocks: int = 1
 
     def queries(self, x):
-        """Returns the queries of the run, `[B, N, T, X]` -> `[B, N, queries, X]`."""
+        """Returns the queries of the part, `[B, N, T, X]` -> `[B, N, queries, X]`."""
         return slice_padded(x, self.first_query, self.num_queries, axis=2)
 
     def keys(self, x, axis=2):
-        """Returns the keys of the run, `[B, N, S, X]` -> `[B, N, keys, X]`."""
+        """Returns the keys of the part, `[B, N, S, X]` -> `[B, N, keys, X]`."""
         return slice_padded(x, self.first_key, self.num_keys, axis)
 
     def pad_queries(self, x, length_q):
@@ -219,11 +221,11 @@ class FarRun(NamedTuple):
         return slice_padded(x, -self.first_query, length_q, axis=2)
 
     def order(self, x, axis=2):
-        """Converts between the order of the sequence and that in which the run is causal."""
+        """Converts between the order of the sequence and that in which the part is causal."""
         return ops.flip(x, axis) if self.is_reversed else x
 
     def split(self, x):
-        """Returns queries or keys of the run `[B, N, size, X]`, ordered, as a kernel reads them.
+        """Returns queries or keys of the part `[B, N, size, X]`, ordered, as a kernel reads them.
 
         If there are several blocks, each head is a batch entry, and has the blocks as heads.
         """
@@ -253,8 +255,8 @@ class FarRun(NamedTuple):
         return self.order(ops.reshape(last_key >= first_key, (-1, 1, self.num_queries, 1)))
 
 
-def far_runs(call, distances):
-    """Returns the list of `FarRun`s of an `AttentionCall`, first those of the left side.
+def tail_parts(call, distances):
+    """Returns the list of `TailPart`s of an `AttentionCall`, first those of the left tail.
 
     Lengths and the query offset are ints. A call with a sliding window and with queries before or
     after all keys has a `key_mask`.
@@ -266,56 +268,56 @@ def far_runs(call, distances):
     """
     sizes, (left, right) = (call.length_q, call.length_k), distances
     window = FARTHEST if call.sliding_window is None else call.sliding_window
-    runs = _runs_of_side("left", *sizes, left - call.query_offset, window - left)
+    parts = _parts_of_tail("left", *sizes, left - call.query_offset, window - left)
     if not call.causal:
-        # In reverse order, a right side is a left side.
+        # In reverse order, a right tail is a left tail.
         opposite = call.length_k - call.length_q - call.query_offset
-        runs += _runs_of_side("right", *sizes, right - opposite, window - right)
-    return runs
+        parts += _parts_of_tail("right", *sizes, right - opposite, window - right)
+    return parts
 
 
-def _runs_of_side(side, length_q, length_k, shift, width):
-    """Returns the runs of a side whose query i attends to the last keys up to i - shift.
+def _parts_of_tail(side, length_q, length_k, shift, width):
+    """Returns the parts of a tail. Query i attends to the last `width` keys up to i - shift.
 
     Args:
         side: "left", or "right" in reverse order.
         length_q: T.
         length_k: S.
-        shift: see above.
-        width: number of the keys that a query attends to, if they exist.
+        shift: distance from a query to the nearest key that it attends to.
+        width: number of the keys that a query attends to. Some may not exist.
     """
-    find = _far_runs if width >= length_q - shift else _far_blocks
-    runs = [FarRun(side, *run) for run in find(length_q, length_k, shift, width)]
-    runs = [run for run in runs if run.num_queries > 0 and run.num_keys > 0]
+    find = _parts_without_window if width >= length_q - shift else _parts_in_blocks
+    parts = [TailPart(side, *part) for part in find(length_q, length_k, shift, width)]
+    parts = [part for part in parts if part.num_queries > 0 and part.num_keys > 0]
     if side == "left":
-        return runs
+        return parts
     return [
-        run._replace(
-            first_query=length_q - run.first_query - run.num_queries,
-            first_key=length_k - run.first_key - run.num_keys,
-            is_reversed=not run.is_reversed,
+        part._replace(
+            first_query=length_q - part.first_query - part.num_queries,
+            first_key=length_k - part.first_key - part.num_keys,
+            is_reversed=not part.is_reversed,
         )
-        for run in runs
+        for part in parts
     ]
 
 
-def _far_runs(length_q, length_k, shift, width):
-    """Returns the fields of the runs of a side without a sliding window."""
+def _parts_without_window(length_q, length_k, shift, width):
+    """Returns the fields of the parts of a tail without a sliding window."""
     first_query, first_key = max(shift, 0), min(max(-shift, 0), length_k)
     size = min(length_q - first_query, length_k - first_key)
     later = length_q - first_query - size
     return [
-        (0, length_q, 0, first_key, False),  # keys of all queries
+        (0, length_q, 0, first_key, False),  # keys before the triangle
         (first_query, size, first_key, size, True),
-        (first_query + size, later, first_key, size, False),  # queries of all these keys
+        (first_query + size, later, first_key, size, False),  # queries after it
     ]
 
 
-def _far_blocks(length_q, length_k, shift, width):
-    """Returns the fields of the runs of a side with a sliding window.
+def _parts_in_blocks(length_q, length_k, shift, width):
+    """Returns the fields of the parts of a tail with a sliding window.
 
-    In blocks of C = width - 1 queries and keys, query i of a block attends to keys 0 to i of one
-    block, and to keys i to C - 1 of the block before. In reverse order, the latter is causal too.
+    There are two: one has keys of the block of a query, the other those of the block before it. See
+    *Sliding windows* in docs/how_it_works/algorithms.md.
     """
     size = width - 1
     if size < 1:
@@ -323,16 +325,16 @@ def _far_blocks(length_q, length_k, shift, width):
     first_key = -shift if -shift >= size else 0
     earlier_key = max(first_key - size, 0)
     starts = (first_key + shift, first_key), (earlier_key + size + shift, earlier_key)
-    runs = []
+    parts = []
     for is_earlier, (query, key) in enumerate(starts):
         num_blocks = max(min(length_q - query, length_k - key), 0) // size
         total = num_blocks * size
-        runs.append((query, total, key, total, True, bool(is_earlier), num_blocks))
+        parts.append((query, total, key, total, True, bool(is_earlier), num_blocks))
         query, key = query + total, key + total
         if query < length_q and key < length_k:
             last = size if is_earlier else min(size, length_q - query)
-            runs.append((query, last, key, last, True, bool(is_earlier)))
-    return runs
+            parts.append((query, last, key, last, True, bool(is_earlier)))
+    return parts
 
 
 def slice_padded(x, start, size, axis):

@@ -31,7 +31,7 @@ BY_KEY = "key", "value"
 
 
 class Segment(NamedTuple):
-    """Consecutive blocks of queries that read the same keys.
+    """Consecutive blocks of queries. They read the same keys, without a sliding window.
 
     Args:
         start: first query.
@@ -74,7 +74,7 @@ class Segment(NamedTuple):
             return x[:, :, keys]
         return x if x.shape[3] == 1 else x[..., keys]
 
-    def block_keys(self, call, position):
+    def keys_of_block(self, call, position):
         """Returns (first key, number of keys) that a block reads, among the keys of the segment.
 
         `position` is that of the block's first query among these keys.
@@ -97,10 +97,10 @@ class Segment(NamedTuple):
         """Calls `compute` for all blocks of the segment, one after the other.
 
         Args:
-            compute: function of the number of a block in this segment. It returns (rows, terms,
-                first key), with two dicts. Rows `[B, N, C, X]` are written into the buffers with
-                the same names. Terms are added to the totals with the same names: those of `BY_KEY`
-                `[B, G, keys of the block, X]` from the first key on.
+            compute: function of the number of a block in this segment. It returns (results,
+                terms, first key), with two dicts. Results `[B, N, C, X]` are written into the
+                buffers with the same names. Terms are added to the totals with the same names:
+                those of `BY_KEY` `[B, G, keys of the block, X]` from the first key on.
             buffers: dict of tensors `[B, N, blocks * C, X]`. Unused if `is_single`.
             totals: dict of tensors, those of `BY_KEY` `[B, G, num_keys, X]`. Unused if `is_single`.
 
@@ -135,10 +135,11 @@ def make_segments(call, sizes, *, unrolled):
     Args:
         call: an `AttentionCall`. Lengths are ints if `unrolled`.
         sizes: the `Sizes` of the blocks.
-        unrolled: whether every block is a segment.
+        unrolled: whether there is no loop. Every block is then a segment, as on PyTorch with known
+            lengths, and there are at most `sizes.max_blocks`.
     """
-    length_q, length_k, window = call.length_q, call.length_k, call.sliding_window
-    # Keys outside of the windows of a block's queries are not read: long blocks read more keys.
+    length_q, length_k = call.length_q, call.length_k
+    # Shorter with a sliding window: long blocks compute more keys that are masked.
     largest = sizes.block_of(call, in_loop=not unrolled)
     num_blocks = (length_q + largest - 1) // largest
     if not call.knows_lengths:
@@ -150,7 +151,7 @@ def make_segments(call, sizes, *, unrolled):
     block = -(-length_q // num_blocks)
     num_blocks = max(1, -(-length_q // max(block, 1)))
     num_segments = 1
-    if call.causal and window is None and isinstance(call.query_offset, int):
+    if call.causal and call.sliding_window is None and isinstance(call.query_offset, int):
         num_segments = min(num_blocks, sizes.causal_segments)
     # Loops of PyTorch run in Python: each block can have other keys.
     num_segments = num_blocks if unrolled or call.backend == "torch" else num_segments
@@ -194,12 +195,13 @@ class Block:
     """One block of queries: its scores, and its forward and backward pass.
 
     Args:
-        call: an `AttentionCall` of `blockwise`, whose ids are those of difference rows, with a mask
-            of rank 4.
+        call: an `AttentionCall` of `blockwise`. Its `scores_by_id` have a column for each of the
+            R - 1 difference rows. Its `mask` has rank 4.
         segment: the `Segment`.
         number: number of the block in the segment, an int or a scalar tensor.
         by_query: dict of the segment's tensors by query, `[B, N, blocks * C, X]`: the results of
-            `query_tensors` and, for `backward`, those of `blockwise`.
+            `query_tensors` and, for `backward`, those of `blockwise`: `row_sums` are the sums of
+            weights times their gradients over all keys of a query.
         by_key: the result of `key_tensors`.
     """
 
@@ -209,9 +211,9 @@ class Block:
         self._number = segment.number + number
         start = number * segment.block
         self._by_query = {name: segment.block_queries(x, start) for name, x in by_query.items()}
-        # Positions are relative to the first key of the segment, and then to that of the block.
+        # Keys are counted from the first key of the segment, and then from that of the block.
         smallest = call.query_offset + segment.start - segment.first_key
-        self.first_key, self._num_keys = segment.block_keys(call, smallest + start)
+        self.first_key, self._num_keys = segment.keys_of_block(call, smallest + start)
         self._first_position = smallest + start - self.first_key
         self._by_key = by_key
         if not segment.is_single and call.sliding_window is not None:
@@ -219,7 +221,7 @@ class Block:
             if "mask" in self._by_query:
                 self._by_query["mask"] = self._slice_keys("mask", self._by_query["mask"])
         position, num_keys = self._first_position, self._num_keys
-        # If causal, later keys have an id of their own. Its sums are not computed.
+        # If causal, later keys have an id: they are masked, and `_sum_by_id` drops their sums.
         distances = self._distances = call.distances.extended()
         if isinstance(position, int) and isinstance(num_keys, int):
             self._runs = Runs.of(distances, position, segment.block, num_keys)
@@ -227,7 +229,7 @@ class Block:
             ends = None
             if isinstance(call.query_offset, int) and isinstance(segment.count, int):
                 ends = smallest, smallest + (segment.count - 1) * segment.block
-                ends = [x - segment.block_keys(call, x)[0] for x in ends]
+                ends = [x - segment.keys_of_block(call, x)[0] for x in ends]
             self._runs = Runs.of_block(distances, position, segment.block, num_keys, ends)
 
     def forward(self):
@@ -295,7 +297,7 @@ class Block:
             d_weights = d_weights + self._by_query["d_total"]
         if call.value_table is not None:
             d_by_id = self._products_with_rows(d_outputs, call.value_table)
-        return d_weights if d_by_id is None else self._add_bias(d_weights, d_by_id)
+        return d_weights if d_by_id is None else self._add_by_id(d_weights, d_by_id)
 
     def _scores(self):
         """Returns the scores `[B, N, C, S]`, with a large negative number for masked entries."""
@@ -303,9 +305,9 @@ class Block:
         scores = multiply(by_query["query"], transpose(self._by_key["key"]), self._dtype)
         if call.key_table is not None:
             by_id = self._products_with_rows(by_query["relative_query"], call.key_table)
-            scores = self._add_bias(scores, by_id)
+            scores = self._add_by_id(scores, by_id)
         elif call.scores_by_id is not None:
-            scores = self._add_bias(scores, by_query["scores_by_id"])
+            scores = self._add_by_id(scores, by_query["scores_by_id"])
         masks = [self._by_key[name] for name in ("key_mask", "mask") if name in self._by_key]
         if "mask" in by_query:
             masks.append(by_query["mask"])
@@ -348,6 +350,7 @@ class Block:
         return pad_columns(products, first, table.shape[-2] - end)
 
     def _sum_by_row(self, weights):
+        """Returns the columns of `_sum_by_id` for the rows of `_occurring`."""
         first, end = self._occurring
         return self._sum_by_id(weights)[..., first:end]
 
@@ -376,10 +379,10 @@ class Block:
         """Returns the dropout factors of weights `[B, N, C, S]`. Repeated calls return the same."""
         return self._call.dropout.factors(ops.shape(weights), weights.dtype, self._number)
 
-    # Tables: the bias of the window, and that of the far run to the left.
+    # Terms by id: those of the window, and that of the keys before it.
 
-    def _add_bias(self, scores, by_id):
-        """Returns scores `[B, N, C, S]` plus biases by id `[B, N, C, R - 1]`."""
+    def _add_by_id(self, scores, by_id):
+        """Returns scores `[B, N, C, S]` plus terms by id `[B, N, C, R - 1]` of their keys."""
         runs = self._runs
         if self._has_left_run():
             scores = scores + ops.where(self._in_left_run(), by_id[..., :1], 0)
@@ -387,12 +390,12 @@ class Block:
             # The reference id gets 0. If causal, the id of later keys gets 0 too: they are masked.
             by_id_with_reference = pad_columns(by_id, int(self._call.causal), 1)
             position = runs.position, runs.position_range
-            bias = expand_ids(by_id_with_reference, self._distances, runs.width, *position)
-            scores = self._add_to_window(scores, bias)
+            terms = expand_ids(by_id_with_reference, self._distances, runs.width, *position)
+            scores = self._add_to_window(scores, terms)
         return scores
 
     def _sum_by_id(self, weights):
-        """Returns the sums of weights by id `[B, N, C, R - 1]`, the transpose of `_add_bias`."""
+        """Returns the sums of weights by id `[B, N, C, R - 1]`, the transpose of `_add_by_id`."""
         runs, distances = self._runs, self._distances
         if self._has_window():
             window = self._keys_to_window(weights)

@@ -2,18 +2,18 @@
 
 PyTorch and, on a GPU, JAX have such a kernel. Tests replace it with a module in keras.ops.
 
-Within a far run (see `band`), the score by id of a query is the same for all keys, so it can be
-added to the log-sum-exp later. Without it, a far run is plain attention, causal or not, which flash
-kernels compute. With a sliding window, a far run has blocks of queries and keys, which one call
-computes. The windows between the far runs are computed in blocks of queries.
+Within a part of a tail (see `band`), the score by id of a query is the same for all keys, so it can
+be added to the log-sum-exp later. Without it, a part is plain attention, causal or not, which flash
+kernels compute. With a sliding window, a part has blocks of queries and keys, which one call
+computes. The band between the tails is computed in blocks of queries.
 
-Forward: the kernel returns the outputs u of a far run and the log-sum-exp of its scores. A far run
-then counts as one key, with the log-sum-exp as score and u as value. Attention becomes a softmax
-over few scores for each query: one for each far run, and one for each distance of the window.
+Forward: the kernel returns the outputs u of a part and the log-sum-exp of its scores. A part then
+counts as one key, with the score log-sum-exp + z[r] and the value u. Attention becomes a softmax
+over few scores for each query: one for each part, and one for each distance of the band.
 
-    scores       q·k + z[r] in the window, log-sum-exp + z[r] of a far run with the id r
+    scores       q·k + z[r] in the window, log-sum-exp + z[r] of a part with the id r
     weights p    softmax of the scores; L is their log-sum-exp
-    outputs      sum of p·v, where v of a far run is u
+    outputs      sum of p·v, where v of a part is u
 
 Backward: with the gradients d of the outputs, d_w of the weights by id and d_L, the gradient of a
 score is
@@ -30,7 +30,8 @@ Grouped queries: keys and values are repeated for the heads that share them.
 Masks of keys: for kernels without masks, queries and keys get MASK_FEATURES extra features: 1 for
 queries, 0 for keys, and for masked keys a negative number so large that their weights become zero.
 
-Shapes: C queries of a block; D distances of the window; P far runs and distances of the window.
+Shapes: C queries of a block; D distances of the window of a query; P columns: tail parts to the
+left, distances of the window, tail parts to the right.
 """
 
 import dataclasses
@@ -39,7 +40,7 @@ import math
 from typing import Any, NamedTuple
 
 from t2t_relpos.attention import skew
-from t2t_relpos.attention.band import Distances, far_runs, slice_padded
+from t2t_relpos.attention.band import Distances, slice_padded, tail_parts
 from t2t_relpos.attention.heads import multiply, repeat_keys, transpose
 from t2t_relpos.attention.tables import Results, differentiate
 from t2t_relpos.backend import (
@@ -57,7 +58,7 @@ from t2t_relpos.backend import (
 MASK_FEATURES = 8
 # Representable in float16. MASK_FEATURES times this number is added to the scores of masked keys.
 MASK_FEATURE = -60000.0
-# Changes no sum of absolute values of gradients but 0.
+# Added to sums of absolute values, against a division by 0. It changes no other sum.
 SMALLEST = 1e-37
 
 
@@ -71,7 +72,7 @@ def attend(call, sizes, kernel=flash_kernel):
     key, value = (repeat_keys(x, call.query.shape[1]) for x in (call.key, call.value))
     key_mask, offset = combined_key_mask(call), call.query_offset
     if key_mask is None and call.sliding_window is not None:
-        if offset < 0 or offset + call.length_q > call.length_k:  # required by `far_runs`
+        if offset < 0 or offset + call.length_q > call.length_k:  # required by `tail_parts`
             key_mask = ops.ones((ops.shape(key)[0], call.length_k), dtype="bool")
     call = dataclasses.replace(call, key=key, value=value, mask=None, key_mask=key_mask)
     return differentiate(
@@ -147,20 +148,20 @@ class Saved(NamedTuple):
     """Results of the forward pass that the gradient reads.
 
     Args:
-        weights: of far runs and of the distances of the window, `[B, N, T, P]`.
-        runs: a `SavedRun` for each far run.
+        weights: of tail parts and of the distances of the window, `[B, N, T, P]`.
+        parts: a `SavedPart` for each tail part.
     """
 
     weights: Any
-    runs: Any
+    parts: Any
 
 
-class SavedRun(NamedTuple):
-    """Results of a far run for its queries, in the order of the sequence.
+class SavedPart(NamedTuple):
+    """Results of a tail part for its queries, in the order of the sequence.
 
     Args:
         outputs: outputs of the kernel `[B, N, queries, H]`.
-        shifted_log_sums: L', log-sum-exp of all scores minus the score by id of the far run,
+        shifted_log_sums: L', log-sum-exp of all scores minus the score by id of the tail part,
             `[B, N, queries, 1]`. Fully masked queries have a number so large that all their
             weights are zero.
         state: further results of the kernel, for its backward pass.
@@ -186,8 +187,8 @@ class _Group:
         self._dtype, self._windows = call.query.dtype, Windows.of(call, distances, sizes.block)
         # Kernels refuse empty tensors.
         is_empty = 0 in [size for size in ops.shape(call.query) if isinstance(size, int)]
-        self._runs = [] if is_empty else far_runs(call, distances)
-        sides = [run.side for run in self._runs]
+        self._parts = [] if is_empty else tail_parts(call, distances)
+        sides = [part.side for part in self._parts]
         self._num_left = sides.count("left")
         # Numbers of columns with the first id, and with the last one.
         self._first = self._num_left + distances.left - own.left
@@ -195,10 +196,12 @@ class _Group:
 
     def forward(self):
         """Returns (`Results`, `Saved`)."""
-        call, runs, windows = self._call, self._runs, self._windows
-        found = [_attend_to_run(call, self._flash, run) for run in runs]
-        run_log_sums = [run.pad_queries(x, call.length_q) for run, (_, x, _) in zip(runs, found)]
-        scores = self._columns(run_log_sums, windows.products(call.query, call.key))
+        call, parts, windows = self._call, self._parts, self._windows
+        found = [_attend_to_part(call, self._flash, part) for part in parts]
+        part_log_sums = [
+            part.pad_queries(x, call.length_q) for part, (_, x, _) in zip(parts, found)
+        ]
+        scores = self._columns(part_log_sums, windows.products(call.query, call.key))
         relative = None
         if call.scores_by_id is not None:
             relative = self._expand(call.scores_by_id)
@@ -207,13 +210,13 @@ class _Group:
         weights, log_sums, _ = weights_and_log_sums(scores)
         outputs = windows.sum_keys(windows.matrix(self._window(weights)), call.value)
         saved = []
-        for index, (run, (run_outputs, _, state)) in enumerate(zip(runs, found)):
+        for index, (part, (part_outputs, _, state)) in enumerate(zip(parts, found)):
             shifted = log_sums  # L' of the module's docstring
             if relative is not None:
                 shifted = shifted - self._column(relative, index)
-            saved.append(SavedRun(run_outputs, run.queries(shifted), state))
-            terms = run.queries(self._column(weights, index)) * _accumulate(run_outputs)
-            outputs = _add_terms(outputs, terms, run.first_query)
+            saved.append(SavedPart(part_outputs, part.queries(shifted), state))
+            terms = part.queries(self._column(weights, index)) * _accumulate(part_outputs)
+            outputs = _add_terms(outputs, terms, part.first_query)
         by_id = self._sum(weights) if call.needs_weights_by_id else None
         if call.needs_log_sums:
             # `weights_and_log_sums` returns -MASKED_SCORE for fully masked queries.
@@ -224,17 +227,17 @@ class _Group:
 
     def backward(self, saved, d_results):
         """Returns a dict that maps names of tensors to gradients, in the accumulation dtype."""
-        call, runs, windows, weights = self._call, self._runs, self._windows, saved.weights
+        call, parts, windows, weights = self._call, self._parts, self._windows, saved.weights
         d_outputs = _accumulate(d_results.outputs)
-        d_weights_of_runs = [
-            ops.sum(run.queries(d_outputs) * _accumulate(x.outputs), axis=-1, keepdims=True)
-            for run, x in zip(runs, saved.runs)
+        d_weights_of_parts = [
+            ops.sum(part.queries(d_outputs) * _accumulate(x.outputs), axis=-1, keepdims=True)
+            for part, x in zip(parts, saved.parts)
         ]
-        d_weights_of_runs = [
-            run.pad_queries(x, call.length_q) for run, x in zip(runs, d_weights_of_runs)
+        d_weights_of_parts = [
+            part.pad_queries(x, call.length_q) for part, x in zip(parts, d_weights_of_parts)
         ]
         narrow, d_by_id = ops.cast(d_outputs, self._dtype), None
-        d_weights = self._columns(d_weights_of_runs, windows.products(narrow, call.value))
+        d_weights = self._columns(d_weights_of_parts, windows.products(narrow, call.value))
         if d_results.weights_by_id is not None:
             d_by_id = self._expand(d_results.weights_by_id)
             d_weights = d_weights + d_by_id
@@ -250,27 +253,27 @@ class _Group:
         }
         if call.scores_by_id is not None:
             gradients["scores_by_id"] = self._sum(d_scores)
-        unit = _unit(d_outputs) if runs else None
-        for index, (run, saved_run) in enumerate(zip(runs, saved.runs)):
-            d_run_by_id = 0 if d_by_id is None else self._column(d_by_id, index)
+        unit = _unit(d_outputs) if parts else None
+        for index, (part, saved_part) in enumerate(zip(parts, saved.parts)):
+            d_part_by_id = 0 if d_by_id is None else self._column(d_by_id, index)
             # o' of the module's docstring.
-            run_outputs = run.queries(unit) * run.queries(delta - d_run_by_id)
-            gradients_of_run = run_outputs, run.queries(d_outputs)
-            terms = _gradients_of_run(call, self._flash, run, saved_run, *gradients_of_run)
-            starts = run.first_query, run.first_key, run.first_key
+            part_outputs = part.queries(unit) * part.queries(delta - d_part_by_id)
+            gradients_of_part = part_outputs, part.queries(d_outputs)
+            terms = _gradients_of_part(call, self._flash, part, saved_part, *gradients_of_part)
+            starts = part.first_query, part.first_key, part.first_key
             for name, term, start in zip(("query", "key", "value"), terms, starts):
                 gradients[name] = _add_terms(gradients[name], term, start)
         return gradients
 
-    # Columns `[B, N, T, P]`: far runs to the left, distances of the window, far runs to the right.
+    # Columns `[B, N, T, P]`: parts of the left tail, the window, parts of the right tail.
 
-    def _columns(self, of_runs, of_window):
+    def _columns(self, of_parts, of_window):
         """Returns the columns of a list of `[B, N, T, 1]` and of `[B, N, T, D]`."""
         left = self._num_left
-        return ops.concatenate([*of_runs[:left], of_window, *of_runs[left:]], axis=-1)
+        return ops.concatenate([*of_parts[:left], of_window, *of_parts[left:]], axis=-1)
 
     def _column(self, columns, index):
-        """Returns the column of a far run, `[B, N, T, 1]`."""
+        """Returns the column of a tail part, `[B, N, T, 1]`."""
         position = index if index < self._num_left else index + self._windows.width
         return columns[..., position : position + 1]
 
@@ -301,18 +304,18 @@ class _Group:
     def _is_valid(self):
         """Returns bool `[1 or B, 1, T, P]`: whether a query may attend to a key of a column."""
         call = self._call
-        of_runs = [run.pad_queries(run.has_key(call), call.length_q) for run in self._runs]
+        of_parts = [part.pad_queries(part.has_key(call), call.length_q) for part in self._parts]
         of_window = self._windows.has_key(call.key_mask)[:, None]
-        # Far runs may have no mask of their own, and the window one for each batch entry.
+        # Tail parts may have no mask of their own, and the window one for each batch entry.
         shape = *ops.shape(of_window)[:-1], 1
-        return self._columns([ops.broadcast_to(x, shape) for x in of_runs], of_window)
+        return self._columns([ops.broadcast_to(x, shape) for x in of_parts], of_window)
 
 
 def _distances(call, narrowest):
     """Returns the `Distances` of a call, and those of its windows.
 
     The latter include all distances of a sliding window, if fewer than `narrowest` keys remain for
-    the far runs of a query.
+    the tail parts of a query.
     """
     own = call.distances.extended()
     if call.sliding_window is None:
@@ -330,47 +333,47 @@ def _unit(d):
     return ops.sign(d) / (ops.sum(ops.abs(d), axis=-1, keepdims=True) + SMALLEST)
 
 
-def _attend_to_run(call, kernel, run):
+def _attend_to_part(call, kernel, part):
     """Returns (outputs, log-sum-exp `[B, N, queries, 1]`, state) of the kernel.
 
     Outputs and log-sum-exp are zeros for queries whose keys are all masked.
     """
-    *tensors, key_mask = _inputs(call, kernel, run)
-    outputs, log_sums, state = kernel.forward(*tensors, key_mask, run.is_causal)
+    *tensors, key_mask = _inputs(call, kernel, part)
+    outputs, log_sums, state = kernel.forward(*tensors, key_mask, part.is_causal)
     outputs, log_sums = outputs[..., : call.value.shape[-1]], log_sums[..., None]
-    outputs, log_sums = (run.join(x, call.query.shape[1]) for x in (outputs, log_sums))
+    outputs, log_sums = (part.join(x, call.query.shape[1]) for x in (outputs, log_sums))
     if call.key_mask is not None:
-        has_key = run.has_key(call)
+        has_key = part.has_key(call)
         outputs, log_sums = (ops.where(has_key, x, 0) for x in (outputs, log_sums))
     return outputs, _accumulate(log_sums), state
 
 
-def _gradients_of_run(call, kernel, run, saved, outputs, d_outputs):
-    """Returns the gradients of the queries, keys and values of a far run.
+def _gradients_of_part(call, kernel, part, saved, outputs, d_outputs):
+    """Returns the gradients of the queries, keys and values of a tail part.
 
     `outputs` are o', and `d_outputs` the gradients of the outputs, `[B, N, queries, H]`.
     """
-    outputs, d_outputs = (run.split(ops.cast(x, call.query.dtype)) for x in (outputs, d_outputs))
-    query, key, value, key_mask = _inputs(call, kernel, run)
+    outputs, d_outputs = (part.split(ops.cast(x, call.query.dtype)) for x in (outputs, d_outputs))
+    query, key, value, key_mask = _inputs(call, kernel, part)
     if value.shape[-1] > call.value.shape[-1]:
         outputs, d_outputs = _append_feature(outputs, 0.0), _append_feature(d_outputs, 0.0)
-    results = outputs, run.split(saved.shifted_log_sums)[..., 0], saved.state
-    gradients = kernel.backward(query, key, value, key_mask, results, d_outputs, run.is_causal)
+    results = outputs, part.split(saved.shifted_log_sums)[..., 0], saved.state
+    gradients = kernel.backward(query, key, value, key_mask, results, d_outputs, part.is_causal)
     depth, heads = call.query.shape[-1], call.query.shape[1]
-    return [run.join(_accumulate(x[..., :depth]), heads) for x in gradients]
+    return [part.join(_accumulate(x[..., :depth]), heads) for x in gradients]
 
 
-def _inputs(call, kernel, run):
+def _inputs(call, kernel, part):
     """Returns the kernel's queries, keys, values, and mask unless it is passed as features."""
-    tensors = run.queries(call.query), run.keys(call.key), run.keys(call.value)
-    query, key, value = map(run.split, tensors)
+    tensors = part.queries(call.query), part.keys(call.key), part.keys(call.value)
+    query, key, value = map(part.split, tensors)
     if call.key_mask is None:
         return query, key, value, None
-    mask = run.keys(call.key_mask, 1)[:, None, :, None]
-    if run.num_blocks > 1:
+    mask = part.keys(call.key_mask, 1)[:, None, :, None]
+    if part.num_blocks > 1:
         batch, heads = ops.shape(call.query)[:2]
-        mask = ops.broadcast_to(mask, (batch, heads, run.num_keys, 1))
-    mask = run.split(mask)
+        mask = ops.broadcast_to(mask, (batch, heads, part.num_keys, 1))
+    mask = part.split(mask)
     if kernel.has_masks(query, query.shape[-1] + MASK_FEATURES):
         return query, key, value, mask[..., 0]
     feature = ops.where(mask, 0.0, MASK_FEATURE)
@@ -387,9 +390,9 @@ def _add_terms(total, terms, start):
 
 
 class Windows(NamedTuple):
-    """The windows of all queries, in blocks of queries.
+    """The window of each query: its D keys in the band, and near the ends fewer.
 
-    A block of C queries reads C + D - 1 consecutive keys.
+    They are computed in blocks of C queries, which read C + D - 1 consecutive keys.
 
     Args:
         length_q: T.
@@ -407,7 +410,7 @@ class Windows(NamedTuple):
 
     @classmethod
     def of(cls, call, distances, block):
-        """Returns the windows of a call, with blocks of at least `block` queries if T is larger."""
+        """Returns the windows of a call, in blocks of `block` or T queries, but at least D - 1."""
         first, end = distances.keys_between(call.query_offset, 1)
         block = max(min(block, call.length_q), end - first - 1)
         return cls(call.length_q, call.length_k, first, end - first, block)

@@ -162,7 +162,7 @@ class Sizes:
         causal_block: the same for causal attention. Default: `block`.
         loop_block: the same for the loops of `blocks`. Default: `block`.
         smallest: a sliding window does not reduce blocks below this size. Smaller ones would not
-            save much time. In `flash`, these are the blocks of far runs.
+            save much time. In `flash`, these are the blocks of tails.
         max_blocks: largest number of blocks without a loop. If the sequence needs more blocks of
             this size, the blocks are made longer.
         causal_segments: in causal attention, there are this many loops, each over a segment of the

@@ -8,9 +8,9 @@ import pytest
 from t2t_relpos.attention.band import (
     Distances,
     Runs,
-    far_runs,
     masked_distances,
     resize_table,
+    tail_parts,
 )
 from t2t_relpos.attention.call import AttentionCall
 
@@ -69,19 +69,20 @@ def test_runs_of_distances(distances):
 
 @pytest.mark.parametrize("window", [None, 5, 6, 9])
 @pytest.mark.parametrize("causal", [False, True])
-def test_far_runs_have_every_far_pair_once(causal, window):
+def test_tail_parts_have_every_pair_once(causal, window):
     left, right = distances = Distances(2, 3)
     for num_queries, num_keys, offset in itertools.product((1, 2, 12), (1, 5, 11), range(-9, 16)):
         options = {"causal": causal, "query_offset": offset, "sliding_window": window}
         counts = np.zeros((num_queries, num_keys), int)
-        for run in far_runs(AttentionCall(num_queries, num_keys, distances, **options), distances):
-            queries = run.first_query + np.arange(run.num_queries)
-            keys = run.first_key + np.arange(run.num_keys)
-            step = -1 if run.is_reversed else 1
-            blocks = (x[::step].reshape(run.num_blocks, -1) for x in (queries, keys))
+        call = AttentionCall(num_queries, num_keys, distances, **options)
+        for part in tail_parts(call, distances):
+            queries = part.first_query + np.arange(part.num_queries)
+            keys = part.first_key + np.arange(part.num_keys)
+            step = -1 if part.is_reversed else 1
+            blocks = (x[::step].reshape(part.num_blocks, -1) for x in (queries, keys))
             for of_queries, of_keys in zip(*blocks, strict=True):
                 for i, query in enumerate(of_queries):
-                    for key in of_keys[: i + 1] if run.is_causal else of_keys:
+                    for key in of_keys[: i + 1] if part.is_causal else of_keys:
                         if 0 <= query < num_queries and 0 <= key < num_keys:
                             counts[query, key] += 1
         found = matrix(num_queries, num_keys, offset)
