@@ -251,7 +251,7 @@ class TailPart(NamedTuple):
         mask = ops.reshape(mask, (-1, self.num_blocks, keys))
         # Versions of JAX compile a cumulative sum to different operations, some of them slow.
         first_key = ops.min(ops.where(mask, arange(keys), keys), axis=-1, keepdims=True)
-        last_key = arange(queries) if self.is_causal else ops.full((queries,), keys - 1)
+        last_key = arange(queries) if self.is_causal else ops.full((queries,), keys - 1, dtype="int32")
         return self.order(ops.reshape(last_key >= first_key, (-1, 1, self.num_queries, 1)))
 
 

@@ -77,7 +77,7 @@ T2T_FLAGS = "--problem=x", "--output_dir=x", "--train_steps=5"
 T2T_ANSWER = """\
 trainer.train: Expected flags of trainer.train. Received: flags of tensor2tensor. Give instead:
   --problem     --train_source=FILE and --train_target=FILE, or --data=NAME of TensorFlow Datasets;\
- --train_text=FILE for a language model
+ --train_text=FILE for a language model. --vocab_size if the text is small
   --output_dir  --model_dir
 Complete commands, old and new: docs/guides/from_tensor2tensor.md, section Commands.
 loaded:
