@@ -3,7 +3,7 @@
 The distance of a query at key position p and a key at position j is `j - p`. Distances of at most
 `-left` have the first table row: their pairs form the *left tail* of the score matrix. Distances of
 at least `right` have the last row, and form the *right tail*. The distances between them form the
-*band*: each has a diagonal and a row of its own. Causal attention has no right tail.
+*band*: each has a separate diagonal and row. Causal attention has no right tail.
 
 For consecutive queries, the keys form three *runs* (`Runs`). The *window* has the keys of the band
 of at least one of these queries. All keys before it are in the left tail of all of them, and all
@@ -15,7 +15,7 @@ Softmax does not change if a number is subtracted from all scores of a query. Bl
 
 `blocks`, `by_id` and `flash` take their runs from here. The engine of TensorFlow takes the ranges
 of keys, the masks and `difference_rows`, and splits the left tail into chunks (`diagonals`). The
-kernel of `fused` has limits of its own, in whole blocks of keys.
+kernel of `fused` has other limits, in whole blocks of keys.
 
 Sizes and positions are ints, scalar tensors or, on JAX, symbolic lengths.
 """
@@ -251,7 +251,9 @@ class TailPart(NamedTuple):
         mask = ops.reshape(mask, (-1, self.num_blocks, keys))
         # Versions of JAX compile a cumulative sum to different operations, some of them slow.
         first_key = ops.min(ops.where(mask, arange(keys), keys), axis=-1, keepdims=True)
-        last_key = arange(queries) if self.is_causal else ops.full((queries,), keys - 1, dtype="int32")
+        last_key = (
+            arange(queries) if self.is_causal else ops.full((queries,), keys - 1, dtype="int32")
+        )
         return self.order(ops.reshape(last_key >= first_key, (-1, 1, self.num_queries, 1)))
 
 
@@ -267,12 +269,12 @@ def tail_parts(call, distances):
             not used.
     """
     sizes, (left, right) = (call.length_q, call.length_k), distances
-    window = FARTHEST if call.sliding_window is None else call.sliding_window
-    parts = _parts_of_tail("left", *sizes, left - call.query_offset, window - left)
+    masked = masked_distances(call)
+    parts = _parts_of_tail("left", *sizes, left - call.query_offset, masked.left - left)
     if not call.causal:
         # In reverse order, a right tail is a left tail.
         opposite = call.length_k - call.length_q - call.query_offset
-        parts += _parts_of_tail("right", *sizes, right - opposite, window - right)
+        parts += _parts_of_tail("right", *sizes, right - opposite, masked.right - right)
     return parts
 
 
@@ -286,8 +288,11 @@ def _parts_of_tail(side, length_q, length_k, shift, width):
         shift: distance from a query to the nearest key that it attends to.
         width: number of the keys that a query attends to. Some may not exist.
     """
-    find = _parts_without_window if width >= length_q - shift else _parts_in_blocks
-    parts = [TailPart(side, *part) for part in find(length_q, length_k, shift, width)]
+    if width >= length_q - shift:
+        found = _parts_without_window(length_q, length_k, shift)
+    else:
+        found = _parts_in_blocks(length_q, length_k, shift, width)
+    parts = [TailPart(side, *part) for part in found]
     parts = [part for part in parts if part.num_queries > 0 and part.num_keys > 0]
     if side == "left":
         return parts
@@ -301,7 +306,7 @@ def _parts_of_tail(side, length_q, length_k, shift, width):
     ]
 
 
-def _parts_without_window(length_q, length_k, shift, width):
+def _parts_without_window(length_q, length_k, shift):
     """Returns the fields of the parts of a tail without a sliding window."""
     first_query, first_key = max(shift, 0), min(max(-shift, 0), length_k)
     size = min(length_q - first_query, length_k - first_key)

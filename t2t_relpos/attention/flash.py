@@ -216,7 +216,7 @@ class _Group:
                 shifted = shifted - self._column(relative, index)
             saved.append(SavedPart(part_outputs, part.queries(shifted), state))
             terms = part.queries(self._column(weights, index)) * _accumulate(part_outputs)
-            outputs = _add_terms(outputs, terms, part.first_query)
+            outputs = _add_without_padding(outputs, terms, part.first_query)
         by_id = self._sum(weights) if call.needs_weights_by_id else None
         if call.needs_log_sums:
             # `weights_and_log_sums` returns -MASKED_SCORE for fully masked queries.
@@ -262,7 +262,7 @@ class _Group:
             terms = _gradients_of_part(call, self._flash, part, saved_part, *gradients_of_part)
             starts = part.first_query, part.first_key, part.first_key
             for name, term, start in zip(("query", "key", "value"), terms, starts):
-                gradients[name] = _add_terms(gradients[name], term, start)
+                gradients[name] = _add_without_padding(gradients[name], term, start)
         return gradients
 
     # Columns `[B, N, T, P]`: parts of the left tail, the window, parts of the right tail.
@@ -306,7 +306,7 @@ class _Group:
         call = self._call
         of_parts = [part.pad_queries(part.has_key(call), call.length_q) for part in self._parts]
         of_window = self._windows.has_key(call.key_mask)[:, None]
-        # Tail parts may have no mask of their own, and the window one for each batch entry.
+        # Tail parts may have one mask for the batch, and the window one for each entry.
         shape = *ops.shape(of_window)[:-1], 1
         return self._columns([ops.broadcast_to(x, shape) for x in of_parts], of_window)
 
@@ -381,7 +381,7 @@ def _inputs(call, kernel, part):
     return query, _append_feature(key, feature), value, None
 
 
-def _add_terms(total, terms, start):
+def _add_without_padding(total, terms, start):
     """Returns `[B, N, T, X]` plus terms from a position on, except for those of padding."""
     first, end = max(start, 0), min(start + terms.shape[2], total.shape[2])
     if end - first < terms.shape[2]:
