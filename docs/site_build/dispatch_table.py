@@ -37,7 +37,8 @@ def table_as_markdown():
         requires = "; ".join(_abbreviated(row.requirements))
         saved = str(row.saved_matrices)
         if row.saves_weights is not None:
-            saved = f"{saved} for {row.saves_weights.text}; otherwise 0"
+            chosen += f". Saves weights for {row.saves_weights.text}"
+            saved = f"0 or {saved}"
         lines.append([f"`{row.name}`", f"`{_name(row)}`", requires, chosen, saved])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
