@@ -17,6 +17,7 @@ from t2t_relpos.attention.masks import conjunction
 from t2t_relpos.backend import MASKED_SCORE, as_tensor, as_tensors, ops
 
 
+@backend.without_autograph
 @backend.on_device_of_query
 def attend(
     query,

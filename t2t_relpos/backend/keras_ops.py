@@ -61,6 +61,14 @@ def on_device_of_query(function):
     return function
 
 
+def without_autograph(function):
+    """Returns a function whose code is not converted by AutoGraph in a `tf.function`.
+
+    Converting the functions of a call takes seconds. None has a branch that depends on a tensor.
+    """
+    return function
+
+
 def as_one_node(types):
     """Returns a decorator of a function that is one node in a graph of torch.compile.
 

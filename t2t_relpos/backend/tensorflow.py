@@ -67,8 +67,11 @@ __all__ = [
     "take_distinct_rows",
     "take_rows",
     "take_table_rows",
+    "without_autograph",
     "write_slice",
 ]
+
+without_autograph = tf.autograph.experimental.do_not_convert
 
 
 def is_compiled_by_xla():
@@ -235,7 +238,7 @@ def shared_function(function):
     return call
 
 
-@tf.autograph.experimental.do_not_convert
+@without_autograph
 def take_table_rows(table, ids):
     # A table has few rows and ids repeat. Summing gradients by a product with one-hot ids is
     # several times as fast as the scatter of tf.gather's gradient.
@@ -269,7 +272,7 @@ def _sum_by_id(rows, ids, num_ids):
     return tf.ensure_shape(tf.pad(sums, padding), [*rows.shape[:-3], num_ids, rows.shape[-1]])
 
 
-@tf.autograph.experimental.do_not_convert
+@without_autograph
 def softmax(scores, mask):
     if mask is None:
         return keras_ops.softmax(scores, None)
@@ -320,7 +323,7 @@ def layer_normalization(inputs, gamma, beta, axes, epsilon):
     return _normalize(*(ops.cast(x, dtype) for x in (inputs, gamma, beta)), epsilon)
 
 
-@tf.autograph.experimental.do_not_convert
+@without_autograph
 def _normalize(x, gamma, beta, epsilon):
     @tf.custom_gradient
     def normalized_times(x, gamma, beta):
@@ -346,7 +349,7 @@ def _sum_of_rows(x):
     return tf.raw_ops.BiasAddGrad(out_backprop=x)
 
 
-@tf.autograph.experimental.do_not_convert
+@without_autograph
 def take_distinct_rows(x, indices, inverse_indices):
     # No row is gathered twice, so the gradient is a gather too.
 

@@ -1,6 +1,7 @@
 """Tests of `t2t_relpos.attention.tensorflow`: dropout factors and uses of private TensorFlow."""
 
 import gc
+import inspect
 import weakref
 
 import keras
@@ -12,6 +13,7 @@ if keras.backend.backend() != "tensorflow":
 
 import tensorflow as tf
 
+from t2t_relpos.attention import attend
 from t2t_relpos.attention.dropout import SeededDropout
 from t2t_relpos.backend import dropout_factors
 from t2t_relpos.backend import tensorflow as tensorflow_backend
@@ -76,3 +78,17 @@ def test_shared_function_keeps_a_limited_number_of_bodies(monkeypatch):
     del function
     gc.collect()
     assert len(bodies) <= 3
+
+
+def test_autograph_converts_no_function_of_the_library(draw):
+    """Converting them takes several times as long as tracing `attend`."""
+    files = set()
+
+    def dropout(weights):
+        files.update(frame.filename for frame in inspect.stack())
+        return weights
+
+    arrays = draw(5, 5, 2)
+    outputs = tf.function(lambda *xs: attend(*xs, dropout=dropout)[0])(*arrays)
+    assert sum("__autograph_generated_file" in name for name in files) == 1, "that of the lambda"
+    np.testing.assert_allclose(outputs, attend(*arrays)[0], atol=1e-12)

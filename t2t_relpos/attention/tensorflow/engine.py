@@ -80,7 +80,6 @@ class Arguments(NamedTuple):
         return [tf.shape(x)[2] if x.shape[2] is None else x.shape[2] for x in self[:2]]
 
 
-@tf.autograph.experimental.do_not_convert
 def attend_in_one_block(call, sizes):
     """Returns the outputs of attention with the query offset `S - T`."""
     mask = call.combined_mask()
@@ -102,7 +101,6 @@ def _arguments(call, **options):
     return Arguments(**tensors, **fields, **options)
 
 
-@tf.autograph.experimental.do_not_convert
 def attend_in_blocks(call, sizes, *, save_weights):
     """Returns the outputs.
 
