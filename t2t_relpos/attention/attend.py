@@ -339,15 +339,34 @@ def _run_first(candidates, call):
 
     They are a list: outputs; weights, if they are returned; log-sum-exps, if they are needed.
     """
-    first, *rest = candidates
+    implementations, conditions = zip(*candidates)
+    if len(candidates) == 1:
+        return _results(implementations[0], call)
+    share = backend.call_shared
+    if not call.seeded_dropout:  # The function may use tensors of its own.
+        share = lambda function, *arguments: function(*arguments)
+    call, tensors = call.without_tensors()
+    return share(_run_branches, (implementations, call), (conditions[:-1], tensors))
+
+
+def _run_branches(static, dynamic):
+    """Returns the results of the first implementation whose condition is true, or of the last."""
+    ((first, *rest), call), (conditions, tensors) = static, dynamic
 
     def run():
-        found = first.implementation.attend(call)
-        results = [found.outputs, found.weights] if call.return_weights else [found.outputs]
-        # `ops.matmul` of PyTorch and a dropout function may return another dtype.
-        results = [ops.cast(x, call.query.dtype) for x in results]
-        return [*results, found.log_sums] if call.needs_log_sums else results
+        # Gradients in a branch of TensorFlow can only use tensors of the branch.
+        return _results(first, call.with_tensors({n: ops.copy(x) for n, x in tensors.items()}))
 
-    if first.condition is True:
+    if not rest:
         return run()
-    return ops.cond(first.condition, run, lambda: _run_first(rest, call))
+    others = (rest, call), (conditions[1:], tensors)
+    return ops.cond(conditions[0], run, lambda: _run_branches(*others))
+
+
+def _results(implementation, call):
+    """Returns a list: outputs; weights, if they are returned; log-sum-exps, if they are needed."""
+    found = implementation.attend(call)
+    results = [found.outputs, found.weights] if call.return_weights else [found.outputs]
+    # `ops.matmul` of PyTorch and a dropout function may return another dtype.
+    results = [ops.cast(x, call.query.dtype) for x in results]
+    return [*results, found.log_sums] if call.needs_log_sums else results

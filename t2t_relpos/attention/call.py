@@ -10,6 +10,7 @@ import numpy as np
 
 from t2t_relpos import _checks, backend
 from t2t_relpos.attention.band import FARTHEST, Distances, resize_table, with_zero_rows
+from t2t_relpos.attention.dropout import SeededDropout
 from t2t_relpos.attention.masks import conjunction, make_attention_mask
 from t2t_relpos.attention.relative_ids import as_positions, relative_ids
 from t2t_relpos.backend import ops
@@ -200,6 +201,24 @@ class AttentionCall:
                 before, after = (min(x, self.sliding_window - 1) for x in (before, after))
             distances = distances.cut(before, after)
         return self.with_distances(distances)
+
+    def without_tensors(self):
+        """Returns (the call without its tensors, a dict of them for `with_tensors`)."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        tensors = {name: x for name, x in fields.items() if ops.is_tensor(x)}
+        call = dataclasses.replace(self, **dict.fromkeys(tensors))
+        if isinstance(self.dropout, SeededDropout):
+            tensors["seed"] = self.dropout.seed
+            call = dataclasses.replace(call, dropout=dataclasses.replace(self.dropout, seed=None))
+        return call, tensors
+
+    def with_tensors(self, tensors):
+        """Returns the call with other tensors, a dict by field. That of the dropout is `"seed"`."""
+        tensors = dict(tensors)
+        if "seed" in tensors:
+            seed = tensors.pop("seed")
+            tensors["dropout"] = dataclasses.replace(self.dropout, seed=seed)
+        return dataclasses.replace(self, **tensors)
 
     def with_distances(self, distances):
         """Returns the call with tables for other `Distances`. Larger ones repeat their end rows."""

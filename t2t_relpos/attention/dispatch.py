@@ -252,7 +252,7 @@ SUITS_FLASH_KERNEL = Condition(
 # The table, in order of preference: `select` takes the first row whose conditions hold.
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Implementation:
     """An attention implementation: a row of `TABLE`.
 

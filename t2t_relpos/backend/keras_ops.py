@@ -69,6 +69,20 @@ def without_autograph(function):
     return function
 
 
+def call_shared(function, static, tensors):
+    """Returns `function(static, tensors)`.
+
+    In a graph of TensorFlow, all calls with equal functions and static arguments, and tensors of
+    equal types, share one body. Layers then take little more time to trace than a single one.
+
+    Args:
+        function: a function of the static argument and of the tensors. It uses no other tensors.
+        static: a hashable value.
+        tensors: a structure of tensors.
+    """
+    return function(static, tensors)
+
+
 def as_one_node(types):
     """Returns a decorator of a function that is one node in a graph of torch.compile.
 

@@ -43,6 +43,7 @@ except (ImportError, AttributeError) as error:
 __all__ = [
     "as_tensor",
     "as_tensors",
+    "call_shared",
     "can_slice",
     "check_dense",
     "check_inputs_dense",
@@ -236,6 +237,17 @@ def shared_function(function):
         return traced(*args)
 
     return call
+
+
+@functools.lru_cache(MAX_BODIES)
+def _shared(function, static):
+    return _never_inlined(functools.partial(function, static))
+
+
+def call_shared(function, static, tensors):
+    if tf.executing_eagerly() or is_compiled_by_xla():
+        return function(static, tensors)
+    return _shared(function, static)(tensors)
 
 
 @without_autograph

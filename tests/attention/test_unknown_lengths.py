@@ -156,21 +156,26 @@ def test_the_graph_selects_an_implementation_by_the_lengths_of_the_call(
         assert {"full_matrix", "rows", "rematerialized_blocks"} <= set(run_log)
 
 
-def functions_of(graph, names):
-    """Returns the graphs of the functions with these names, and of all that they call."""
+def functions_of(graph, names, kind=""):
+    """Returns the graphs of the functions with these names, and of all that they call.
+
+    Only operations whose type has `kind` in its name count as calls.
+    """
     found, waiting = {}, list(names)
     while waiting:
         name = waiting.pop()
         if name not in found:
             found[name] = graph._get_function(name).graph
-            waiting += called_functions(found[name])
+            waiting += called_functions(found[name], kind)
     return found.values()
 
 
-def called_functions(graph):
-    """Returns the names of the functions that the operations of a graph call."""
+def called_functions(graph, kind):
+    """Returns the names of the functions that the operations of a kind call."""
     names = []
     for op in graph.get_operations():
+        if kind not in op.type:
+            continue
         for key in op.node_def.attr:
             if op.node_def.attr[key].HasField("func"):
                 names.append(op.node_def.attr[key].func.name)
@@ -188,10 +193,12 @@ def test_accelerators_choose_one_block_or_loops_by_a_single_condition(
     run = graph_of(compute, tables)
     graph = run.get_concrete_function().graph
     assert run_log == ["full_matrix", "blocks"]
-    ops_of = lambda graph, kind: [op for op in graph.get_operations() if op.type == kind]
-    conditions = ops_of(graph, "If") + ops_of(graph, "StatelessIf")
+    calls = [op for op in graph.get_operations() if "PartitionedCall" in op.type]
+    bodies = functions_of(graph, [op.get_attr("f").name for op in calls], "PartitionedCall")
+    outside = [op for body in (graph, *bodies) for op in body.get_operations()]
+    conditions = [op for op in outside if op.type in ("If", "StatelessIf")]
     assert 1 <= len(conditions) <= 2  # of the outputs, and of the gradient
-    assert not ops_of(graph, "While")
+    assert not {"While", "StatelessWhile"} & {op.type for op in outside}
     kinds = {}
     for branch in ("then_branch", "else_branch"):
         names = [condition.get_attr(branch).name for condition in conditions]
@@ -204,6 +211,31 @@ def test_accelerators_choose_one_block_or_loops_by_a_single_condition(
     for length in (1, 7, 41, 42, 67):
         arrays = [tf.constant(x) for x in (*draw(length, length, 3, value_dim=7)[:3], *tables)]
         assert_close(run(*arrays), by_id(*arrays))
+
+
+def test_calls_of_a_graph_share_their_functions(draw, assert_close):
+    """Also with other distances as a list, and with dropout functions that use other tensors."""
+    tables = draw(1, 1, 2, value_dim=7)[3:]
+    arrays = [tf.constant(x) for x in (*draw(9, 9, 2, value_dim=7)[:3], *tables)]
+
+    def run(*xs, count):
+        outputs = 0.0
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            for i in range(count):
+                options = {"max_relative_position": [2, 2]} if i else {}
+                outputs += attend(*xs, return_weights=False, **options)[0]
+            scale = tf.reduce_sum(xs[3])
+            outputs += attend(*xs, dropout=lambda weights: weights * scale)[0]
+        return outputs, tape.gradient(outputs, xs)
+
+    numbers = []
+    for count in (1, 4):
+        compute = functools.partial(run, count=count)
+        graph = graph_of(compute, tables)
+        numbers.append(len(graph.get_concrete_function().graph.as_graph_def().library.function))
+        assert_close(graph(*arrays), compute(*arrays))
+    assert numbers[0] == numbers[1]
 
 
 @pytest.mark.parametrize("return_weights, jit_compile", [(True, False), (False, True)])
