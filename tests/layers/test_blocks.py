@@ -104,20 +104,16 @@ def test_flash_attention_of_a_block_is_that_of_its_attentions(run_log, rng):
 
 
 @pytest.mark.parametrize(
-    "settings",
+    "has_mask, settings",
     [
-        {"normalize_first": True},
-        {"normalize_first": False},
-        {"sliding_window": 3},
-        {"sliding_window": 2, "relative_v2": True, "flash_attention": True},
-        {"relative_cross_attention": True},
-        {"relative_cross_attention": True, "max_relative_position": (4, 1), "share_heads": False},
-        {"relative_cross_attention": True, "max_relative_position": [0, 2]},
+        (False, {"normalize_first": True, "sliding_window": 3}),
+        (True, {"sliding_window": 2, "relative_v2": True, "flash_attention": True}),
+        (True, {"relative_cross_attention": True, "max_relative_position": (4, 1)}),
+        (False, {"relative_cross_attention": True, "share_heads": False}),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("has_mask", [True, False])
-def test_decoder_steps_equal_the_full_call(settings, has_mask, rng):
+def test_decoder_steps_equal_the_full_call(has_mask, settings, rng):
     x, encoded = arrays(rng, 7, 5)
     mask = np.arange(5) < np.array([[5], [3], [1]]) if has_mask else None
     layer = make(TransformerDecoder, **settings)

@@ -38,16 +38,6 @@ def test_call_casts_integer_masks(layer, rng):
     np.testing.assert_array_equal(local(X, X, query_mask=mask), expected)
 
 
-def test_caches_of_unlike_depths_are_pairs():
-    layer = RelativeMultiHeadAttention(2, 5, value_dim=3, max_relative_position=3, name="mine")
-    expected = layer(X, X, use_causal_mask=True)
-    pair = np.zeros((3, 9, 2, 5), "float32"), np.zeros((3, 9, 2, 3), "float32")
-    outputs, cache = layer.attend_with_cache(X, X, pair, 0, causal=True, query_offset=0)
-    np.testing.assert_allclose(outputs, expected, atol=1e-5)
-    for found, projected in zip(cache, layer.project_cache(X), strict=True):
-        np.testing.assert_allclose(found[:, :7], projected, atol=1e-6)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_cached_attention_casts_its_inputs(dtype):
     decoder = TransformerDecoder(16, 2, max_relative_position=4, dtype=dtype)
