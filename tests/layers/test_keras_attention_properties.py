@@ -66,7 +66,7 @@ def test_attention_without_tables_equals_keras(arguments, lengths, masks, causal
     call = {name: rng.random(shapes[name]) < 0.7 for name in masks}
     call["use_causal_mask"] = causal
     theirs(*inputs), ours(*inputs)
-    shapes = [[(v.path, v.shape) for v in layer.variables] for layer in (ours, theirs)]
+    shapes = [[(v.path, v.shape) for v in layer.trainable_variables] for layer in (ours, theirs)]
     assert shapes[0] == shapes[1]
     ours.set_weights(theirs.get_weights())
     outputs, scores = ours(*inputs, return_attention_scores=True, **call)

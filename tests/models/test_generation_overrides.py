@@ -84,7 +84,8 @@ def enable_lora(model):
 
 
 def quantize(model):
-    blocks_of(model)[0].self_attention.query_dense.quantize("int4")
+    attention = blocks_of(model)[0].self_attention
+    attention.query_dense.quantize("int4"), attention.value_dense.quantize("int4")
 
 
 def blocks_of(model):

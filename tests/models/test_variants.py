@@ -155,6 +155,12 @@ def test_folded_logits_scores_and_alignments(name):
     np.testing.assert_array_equal(ops.convert_to_numpy(alignments)[1, :, 2:], 0.0)
 
 
+def test_score_of_a_language_model_equals_the_definition():
+    name = "language model, relative"
+    expected = score_tokens(expected_logits(name).astype("float32"), TARGETS, alpha=0.6)
+    assert_all_close(model_of(name).score(TARGETS, alpha=0.6), expected, rtol=2e-5, atol=5e-5)
+
+
 @pytest.mark.parametrize(
     "name", ["tables per head", "left and right", "learned", "language model, v2 and learned"]
 )
