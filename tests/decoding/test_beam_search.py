@@ -37,6 +37,28 @@ def test_beam_search_never_selects_padding():
     np.testing.assert_array_equal(result.ids, [[[1, 0, 0]]])
 
 
+@pytest.mark.parametrize("t2t_exact", [False, True])
+def test_unfinished_outputs_follow_finished_ones(t2t_exact):
+    row = np.array([-1e9, 5.0, 1.0, 0.0])
+    settings = {"beam_size": 3, "num_results": 3, "t2t_exact": t2t_exact}
+    result = beam_search(constant_step(row), STATE, 1, 1, **settings)
+    scores = (row - np.log(np.exp(row).sum()))[1:]
+    missing = [-1e7, -1e7] if t2t_exact else scores[1:]
+    np.testing.assert_array_equal(result.ids, [[[1], [0], [0]] if t2t_exact else [[1], [2], [3]]])
+    np.testing.assert_array_equal(result.lengths, [[1, 0, 0] if t2t_exact else [1, 1, 1]])
+    np.testing.assert_allclose(result.scores, [[scores[0], *missing]], rtol=1e-5)
+
+
+def test_missing_results_have_length_zero():
+    """Without outputs of the model, there is nothing to fill up with."""
+    result = beam_search(
+        constant_step([-1e9, 5.0, 1.0]), STATE, 1, 2, beam_size=4, num_results=4, min_length=1
+    )
+    np.testing.assert_array_equal(result.ids, [[[2, 1], [2, 2], [0, 0], [0, 0]]])
+    np.testing.assert_array_equal(result.lengths, [[2, 2, 0, 0]])
+    np.testing.assert_array_equal(result.scores[0, 2:], [-1e7, -1e7])
+
+
 @pytest.mark.parametrize("alpha", [0.6, 3.0])
 @pytest.mark.parametrize("masked", [-np.inf, -1e9, -1e7])
 def test_excluded_ids_are_no_outputs(masked, alpha):

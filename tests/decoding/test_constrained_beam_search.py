@@ -57,6 +57,7 @@ def assert_equals_exhaustive_search(
         {"no_repeat_ngram_size": 1},
         {"no_repeat_ngram_size": 2},
         {"no_repeat_ngram_size": 3},
+        {"no_repeat_ngram_size": 6},
         {"repetition_penalty": 1.5},
         {"repetition_penalty": 0.5},
         {"prefix": PREFIX},

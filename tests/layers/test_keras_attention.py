@@ -209,3 +209,6 @@ def test_conversion_reports_layers_that_it_does_not_support():
     ):
         with pytest.raises(ValueError, match=f"Expected {message}"):
             RelativeMultiHeadAttention.from_multi_head_attention(layer, 3)
+    with pytest.raises(ValueError, match="Expected no `num_key_value_heads`"):
+        convert = RelativeMultiHeadAttention.from_multi_head_attention
+        convert(make("fourth"), 1, num_key_value_heads=1)

@@ -225,12 +225,15 @@ CLASSES = {x for x in vars(layers).values() if isinstance(x, type) and issubclas
 # Functions of (inputs, masks, dropout).
 OUTPUTS = {name: functools.partial(case_outputs, name) for name in LAYERS} | MODELS
 # XLA compiles these. Other cases of attention take the same code. The first ones have all functions
-# that define a gradient.
+# that define a gradient. The others are made of them.
 OWN_GRADIENTS = (
-    *("relative_0", "relative_flash_0", "relative_window_0", "v2_masked_0", "2d_0", "local_0"),
+    *("relative_0", "relative_flash_0", "relative_window_0"),
     *("relations_0", "layers_without_attention"),
 )
-COMPOSED = ("v2_0", "encoder_0", "decoder_relative_cross_attention_0", "transformer", "causal_lm")
+COMPOSED = (
+    *("v2_0", "v2_masked_0", "2d_0", "local_0", "encoder_0", "decoder_relative_cross_attention_0"),
+    *("transformer", "causal_lm"),
+)
 COMPILED = (*OWN_GRADIENTS, *COMPOSED)
 # The output of the position embedding has no batch axis. The residual can't be saved, because its
 # sublayer is a function.

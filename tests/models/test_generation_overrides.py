@@ -116,7 +116,7 @@ CHANGES = {
     "activation": replace_activation,
     "numbers": change_numbers,
 }
-# Those of other layers than a language model has, and two of all layers.
+# Those of other layers than a language model has, and one of all layers.
 OF_TRANSFORMERS = {
     "subclass of an encoder block": lambda m: subclass_of(m.encoder_layers[0]),
     "subclass of an embedding": lambda m: subclass_of(
@@ -130,7 +130,6 @@ OF_TRANSFORMERS = {
         m.decoder_layers[1].cross_attention, "_compute_attention"
     ),
     "biases": lambda m: subclass_of(m, "_logits"),
-    "quantized": quantize,
     "numbers": change_numbers,
 }
 
