@@ -12,6 +12,20 @@ from keras import ops
 from languages import STATE, constant_step
 
 from t2t_relpos.decoding import beam_search, greedy_search, sample_search
+from t2t_relpos.decoding.constraints import Constraints, next_ids
+
+
+def test_ngrams_may_overlap():
+    """Another 5 after 5, 5 would repeat the pair 5, 5."""
+    ids, logits = np.array([[5, 5, 0], [5, 6, 0]], "int32"), np.zeros((2, 7), "float32")
+    allowed = next_ids(logits, ids, 2, Constraints(no_repeat_ngram_size=2)).allowed
+    assert [np.flatnonzero(row).tolist() for row in allowed] == [[1, 2, 3, 4, 6], [*range(1, 7)]]
+
+
+def test_repetition_penalty_does_not_change_padding():
+    logits, ids = np.array([[1.0, 2.0, 3.0]], "float32"), np.array([[2, 0]], "int32")
+    found = next_ids(logits, ids, 1, Constraints(repetition_penalty=2.0)).log_probs
+    np.testing.assert_allclose(found, ops.log_softmax([[1.0, 2.0, 1.5]]), atol=1e-6)
 
 
 def settings_of(search, **settings):
