@@ -32,27 +32,9 @@ def test_beam_search_is_independent_of_other_sentences(language, size, num_resul
             np.testing.assert_allclose(ours[0], theirs[sentence], rtol=1e-6)
 
 
-def test_beam_search_returns_unfinished_outputs_at_the_limit():
-    never_ends = constant_step([0.0, -1e9, 1.0, 2.0])
-    result = beam_search(never_ends, STATE, 1, 3, beam_size=2, alpha=1.0)
-    np.testing.assert_array_equal(result.ids, [[[3, 3, 3]]])
-    np.testing.assert_array_equal(result.lengths, [[3]])
-    log_prob = 2 - np.log(1 + np.exp(1) + np.exp(2))
-    np.testing.assert_allclose(result.scores, [[3 * log_prob / (8 / 6)]], rtol=1e-5)
-
-
 def test_beam_search_never_selects_padding():
     result = beam_search(constant_step([9.0, 1.0, 0.0]), STATE, 1, 3, beam_size=2)
     np.testing.assert_array_equal(result.ids, [[[1, 0, 0]]])
-
-
-def test_beam_search_with_more_beams_than_outputs_returns_each_output_once():
-    one_word = constant_step(np.log([1e-9, 0.25, 0.75]))
-    result = beam_search(one_word, STATE, 1, 3, beam_size=8, alpha=3.0, num_results=8)
-    exists = ops.convert_to_numpy(result.scores)[0] > -100
-    assert exists.sum() == 4  # outputs of zero, one and two words, and an unfinished one
-    ids = ops.convert_to_numpy(result.ids)[0].tolist()
-    assert sorted(ids[:3]) == [[1, 0, 0], [2, 1, 0], [2, 2, 1]] and ids[3] == [2, 2, 2]
 
 
 @pytest.mark.parametrize("t2t_exact", [False, True])
@@ -65,17 +47,6 @@ def test_unfinished_outputs_follow_finished_ones(t2t_exact):
     np.testing.assert_array_equal(result.ids, [[[1], [0], [0]] if t2t_exact else [[1], [2], [3]]])
     np.testing.assert_array_equal(result.lengths, [[1, 0, 0] if t2t_exact else [1, 1, 1]])
     np.testing.assert_allclose(result.scores, [[scores[0], *missing]], rtol=1e-5)
-
-
-def test_unfinished_outputs_are_divided_by_the_length_penalty_and_ordered():
-    row = np.array([-1e9, 0.5, -5.0, 2.0])
-    settings = {"beam_size": 2, "num_results": 2, "alpha": 1.0, "min_length": 1}
-    result = beam_search(constant_step(row), STATE, 1, 2, **settings)
-    log_probs = row - np.log(np.exp(row).sum())
-    # The output [3, 3] is more likely than [3, 1], but it is not finished.
-    np.testing.assert_array_equal(result.ids, [[[3, 1], [3, 3]]])
-    expected = np.array([log_probs[3] + log_probs[1], 2 * log_probs[3]]) / (7 / 6)
-    np.testing.assert_allclose(result.scores, [expected], rtol=1e-5)
 
 
 def test_missing_results_have_length_zero():
@@ -122,12 +93,6 @@ def test_beam_search_of_an_empty_batch_is_empty(language):
     result = beam_search(language.step, state, 0, 4, beam_size=2)
     assert result.ids.shape == (0, 1, 4)
     assert result.scores.shape == (0, 1)
-
-
-def test_beam_search_in_a_graph_with_static_sizes_equals_eager(language, tf):
-    settings = {"beam_size": 3, "length_limit": LIMITS, "early_stopping": True}
-    graph = tf.function(lambda: beam_search(language.step, language.start(), 3, 4, **settings))
-    assert_all_close(graph(), search(language, **settings), rtol=1e-6)
 
 
 def test_early_stopping_returns_the_first_finished_outputs():

@@ -41,7 +41,10 @@ def assert_equals_exhaustive_search(
             assert ids[sentence, i].tolist() == output + [0] * (4 - len(output))
             assert lengths[sentence, i] == len(output)
             np.testing.assert_allclose(scores[sentence, i], score, atol=2e-5)
+        # Missing results have no ids.
         assert (scores[sentence, len(expected) :] == -1e7).all()
+        assert not ids[sentence, len(expected) :].any()
+        assert not lengths[sentence, len(expected) :].any()
 
 
 @pytest.mark.parametrize(
@@ -54,6 +57,7 @@ def assert_equals_exhaustive_search(
         {"no_repeat_ngram_size": 1},
         {"no_repeat_ngram_size": 2},
         {"no_repeat_ngram_size": 3},
+        {"no_repeat_ngram_size": 6},
         {"repetition_penalty": 1.5},
         {"repetition_penalty": 0.5},
         {"prefix": PREFIX},

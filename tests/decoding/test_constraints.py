@@ -1,4 +1,7 @@
-"""Tests each constraint by its mask, and that disabled ones are not computed."""
+"""Tests of constraints with ids that the model excludes, and that disabled ones are not computed.
+
+test_constrained_beam_search.py compares each constraint with exhaustive search.
+"""
 
 import functools
 import importlib
@@ -9,98 +12,20 @@ from keras import ops
 from languages import STATE, constant_step
 
 from t2t_relpos.decoding import beam_search, greedy_search, sample_search
-from t2t_relpos.decoding.constraints import Constraints, checked_constraints, next_ids
-
-VOCAB = 7
-IDS = np.array([[3, 4, 3, 4, 0], [5, 5, 5, 6, 0]], "int32")
-POSITION = 4  # index of the next id, the last of five
-ENABLED = (
-    {"min_length": 1},
-    {"prefix": IDS},
-    {"no_repeat_ngram_size": 1},
-    {"repetition_penalty": 0.9},
-)
+from t2t_relpos.decoding.constraints import Constraints, next_ids
 
 
-def allowed_ids(ids, position, **rules):
-    """Returns the sets of allowed ids of each row, for equal logits."""
-    found = next_ids(np.zeros((len(ids), VOCAB), "float32"), ids, position, Constraints(**rules))
-    allowed = np.broadcast_to(ops.convert_to_numpy(found.allowed), (len(ids), VOCAB))
-    return [set(np.flatnonzero(row)) for row in allowed]
+def test_ngrams_may_overlap():
+    """Another 5 after 5, 5 would repeat the pair 5, 5."""
+    ids, logits = np.array([[5, 5, 0], [5, 6, 0]], "int32"), np.zeros((2, 7), "float32")
+    allowed = next_ids(logits, ids, 2, Constraints(no_repeat_ngram_size=2)).allowed
+    assert [np.flatnonzero(row).tolist() for row in allowed] == [[1, 2, 3, 4, 6], [*range(1, 7)]]
 
 
-def test_padding_is_never_allowed():
-    assert allowed_ids(IDS, POSITION, pad_id=2) == 2 * [{0, 1, 3, 4, 5, 6}]
-
-
-@pytest.mark.parametrize("min_length", [4, 5, np.int32(4), np.int32(5)], ids=repr)
-@pytest.mark.parametrize("end_ids", [(1,), (1, 3)])
-def test_min_length_forbids_earlier_ends(min_length, end_ids):
-    rules = {"min_length": ops.convert_to_tensor(min_length), "end_ids": end_ids}
-    forbidden = {0, *end_ids} if min_length > POSITION else {0}
-    assert allowed_ids(IDS, POSITION, **rules) == 2 * [set(range(VOCAB)) - forbidden]
-
-
-def test_repetition_penalty_changes_logits_of_previous_ids(rng):
-    logits = rng.normal(size=(2, VOCAB)).astype("float32")
-    expected = logits.astype("float64")
-    for row, tokens in enumerate(({3, 4}, {5, 6})):
-        for token in tokens:  # not padding
-            old = expected[row, token]
-            expected[row, token] = old / 2.5 if old > 0 else old * 2.5
-    expected -= np.log(np.exp(expected).sum(-1, keepdims=True))
-    found = next_ids(logits, IDS, POSITION, Constraints(repetition_penalty=2.5))
-    np.testing.assert_allclose(found.log_probs, expected, atol=1e-5)
-
-
-def forbidden_by_repetition(ids, position, size):
-    """Returns the (row, id) that `no_repeat_ngram_size` forbids, without padding."""
-    rows = allowed_ids(ids, position, no_repeat_ngram_size=size)
-    return {(row, i) for row, allowed in enumerate(rows) for i in set(range(1, VOCAB)) - allowed}
-
-
-@pytest.mark.parametrize(
-    "size, expected",
-    [
-        (1, {(0, 3), (0, 4), (1, 5), (1, 6)}),
-        (2, {(0, 3)}),  # in row 0, 3 followed 4; in row 1, nothing followed 6
-        (3, {(0, 3)}),  # 3 followed (3, 4)
-        (4, set()),
-        (5, set()),
-        (6, set()),
-    ],
-)
-def test_no_repeat_ngram_size_forbids_completions(size, expected):
-    assert forbidden_by_repetition(IDS, POSITION, size) == expected
-
-
-def test_no_repeat_ngram_size_handles_overlaps():
-    ids = np.array([[5, 5, 5, 0, 0], [5, 6, 5, 0, 0]], "int32")
-    assert forbidden_by_repetition(ids, 3, 2) == {(0, 5), (1, 6)}
-
-
-@pytest.mark.parametrize("position, forced", [(0, [3, 0]), (1, [4, 0]), (2, [0, 0]), (9, [0, 0])])
-def test_prefix_allows_only_its_ids(position, forced):
-    prefix = np.array([[3, 4], [0, 0]], "int32")
-    expected = [{token} if token else set(range(1, VOCAB)) for token in forced]
-    assert allowed_ids(IDS, position, prefix=prefix) == expected
-
-
-def test_prefix_overrides_other_constraints(rng):
-    logits = rng.normal(size=(2, VOCAB)).astype("float32")
-    rules = Constraints(5, np.array([[0] * 4 + [1], [0] * 4 + [5]], "int32"), 1, 2.0)
-    found = next_ids(logits, IDS, POSITION, rules)
-    assert [np.flatnonzero(row).tolist() for row in found.allowed] == [[1], [5]]
-    assert not ops.convert_to_numpy(found.ends_early).any()
-    np.testing.assert_allclose(found.log_probs, ops.log_softmax(logits), rtol=1e-6)
-
-
-def test_constraints_any_is_false_only_for_defaults():
-    assert not Constraints().any
-    assert not checked_constraints(0, 0, 1).any
-    for rules in ENABLED:
-        assert Constraints(**rules).any
-    assert Constraints(min_length=ops.convert_to_tensor(0)).any
+def test_repetition_penalty_does_not_change_padding():
+    logits, ids = np.array([[1.0, 2.0, 3.0]], "float32"), np.array([[2, 0]], "int32")
+    found = next_ids(logits, ids, 1, Constraints(repetition_penalty=2.0)).log_probs
+    np.testing.assert_allclose(found, ops.log_softmax([[1.0, 2.0, 1.5]]), atol=1e-6)
 
 
 def settings_of(search, **settings):

@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 from keras import ops
-from languages import log_softmax
 
-from t2t_relpos.decoding import beam_search, greedy_search, score_tokens
+from t2t_relpos.decoding import beam_search, score_tokens
 
 
 def logits_of(language, ids):
@@ -38,21 +37,6 @@ def test_score_tokens_equals_beam_search_scores(any_language, beam_size, alpha, 
         np.testing.assert_array_equal(np.array(scored.lengths)[real], lengths[real])
 
 
-def test_score_tokens_returns_log_probabilities_of_each_id(language):
-    found = greedy_search(language.step, language.start(), 3, 4)
-    ids = ops.convert_to_numpy(found.ids)[:, 0]
-    scored = score_tokens(logits_of(language, ids), ids)
-    for sentence, row in enumerate(ids.tolist()):
-        length = np.count_nonzero(row)
-        expected = [
-            log_softmax(language.next_logits(sentence, row[:t]))[row[t]] for t in range(length)
-        ]
-        np.testing.assert_allclose(scored.token_scores[sentence][:length], expected, atol=1e-5)
-        np.testing.assert_array_equal(scored.token_scores[sentence][length:], 0.0)
-        np.testing.assert_allclose(scored.scores[sentence], sum(expected), atol=1e-5)
-        assert scored.lengths[sentence] == length
-
-
 def test_score_tokens_supports_another_pad_id():
     logits = np.log([[[0.5, 0.2, 0.3], [0.1, 0.3, 0.6]]]).astype("float32")
     scored = score_tokens(logits, [[0, 2]], pad_id=2, alpha=1.0)
@@ -60,12 +44,6 @@ def test_score_tokens_supports_another_pad_id():
     # The penalty of one id is 1.
     np.testing.assert_allclose(scored.scores, [np.log(0.5)], rtol=1e-6)
     np.testing.assert_array_equal(scored.lengths, [1])
-
-
-def test_score_tokens_of_padding_is_zero():
-    scored = score_tokens(np.ones((2, 3, 5), "float32"), np.zeros((2, 3), "int32"), alpha=0.6)
-    np.testing.assert_array_equal(scored.scores, [0.0, 0.0])
-    np.testing.assert_array_equal(scored.lengths, [0, 0])
 
 
 def test_score_tokens_computes_bfloat16_logits_in_float32():

@@ -104,20 +104,16 @@ def test_flash_attention_of_a_block_is_that_of_its_attentions(run_log, rng):
 
 
 @pytest.mark.parametrize(
-    "settings",
+    "has_mask, settings",
     [
-        {"normalize_first": True},
-        {"normalize_first": False},
-        {"sliding_window": 3},
-        {"sliding_window": 2, "relative_v2": True, "flash_attention": True},
-        {"relative_cross_attention": True},
-        {"relative_cross_attention": True, "max_relative_position": (4, 1), "share_heads": False},
-        {"relative_cross_attention": True, "max_relative_position": [0, 2]},
+        (False, {"normalize_first": True, "sliding_window": 3}),
+        (True, {"sliding_window": 2, "relative_v2": True, "flash_attention": True}),
+        (True, {"relative_cross_attention": True, "max_relative_position": (4, 1)}),
+        (False, {"relative_cross_attention": True, "share_heads": False}),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("has_mask", [True, False])
-def test_decoder_steps_equal_the_full_call(settings, has_mask, rng):
+def test_decoder_steps_equal_the_full_call(has_mask, settings, rng):
     x, encoded = arrays(rng, 7, 5)
     mask = np.arange(5) < np.array([[5], [3], [1]]) if has_mask else None
     layer = make(TransformerDecoder, **settings)
@@ -150,17 +146,3 @@ def test_relative_cross_attention_with_a_cache_that_is_only_read(rng):
         x[:, 5:], encoded, self_attention_cache=cache, cross_attention_cache=cross_cache
     )
     np.testing.assert_allclose(outputs, full[:, 5:], atol=1e-5)
-
-
-@pytest.mark.parametrize("source_length", [5, 9])
-def test_relative_cross_attention_puts_target_i_at_source_i(source_length, rng):
-    x, encoded = arrays(rng, 7, source_length)
-    layer = make(TransformerDecoder, relative_cross_attention=True)
-    _, scores = layer(x, encoded, return_attention_scores=True)
-    x = ops.convert_to_tensor(x)
-    inner = layer.self_attention_residual.after(x, layer.self_attention(x, x, use_causal_mask=True))
-    find = lambda **offset: layer.cross_attention(
-        inner, encoded, return_attention_scores=True, **offset
-    )[1]
-    np.testing.assert_allclose(scores, find(query_offset=0), atol=1e-6)
-    assert np.abs(ops.convert_to_numpy(scores - find())).max() > 1e-3

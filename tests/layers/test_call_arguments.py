@@ -11,7 +11,6 @@ from layer_cases import CASES, random_inputs
 
 from t2t_relpos import _checks
 from t2t_relpos.layers import (
-    LocalRelativeMultiHeadAttention,
     RelativeMultiHeadAttention,
     TransformerDecoder,
 )
@@ -25,27 +24,6 @@ def layer():
     made = RelativeMultiHeadAttention(2, 5, max_relative_position=3)
     made(X, Y)
     return made
-
-
-def test_call_casts_integer_masks(layer, rng):
-    mask = rng.integers(0, 2, (3, 7, 11))
-    np.testing.assert_array_equal(
-        layer(X, Y, attention_mask=mask), layer(X, Y, attention_mask=mask.astype(bool))
-    )
-    local = LocalRelativeMultiHeadAttention(2, 3, block_length=2)
-    mask = np.array([[0, 1, 1, 1, 0, 0, 1]] * 3)
-    expected = local(X, X, query_mask=mask > 0)
-    np.testing.assert_array_equal(local(X, X, query_mask=mask), expected)
-
-
-def test_caches_of_unlike_depths_are_pairs():
-    layer = RelativeMultiHeadAttention(2, 5, value_dim=3, max_relative_position=3, name="mine")
-    expected = layer(X, X, use_causal_mask=True)
-    pair = np.zeros((3, 9, 2, 5), "float32"), np.zeros((3, 9, 2, 3), "float32")
-    outputs, cache = layer.attend_with_cache(X, X, pair, 0, causal=True, query_offset=0)
-    np.testing.assert_allclose(outputs, expected, atol=1e-5)
-    for found, projected in zip(cache, layer.project_cache(X), strict=True):
-        np.testing.assert_allclose(found[:, :7], projected, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])

@@ -50,43 +50,6 @@ def test_call_equals_repeated_heads(call, settings, rng):
         )
 
 
-def test_training_equals_repeated_heads(rng):
-    """The gradient of a head of keys is the sum of those of its copies."""
-    inputs, targets = draw(rng), draw(rng)
-    trained = []
-    for layer in make_layers(np.random.default_rng(0)):
-        x = keras.Input((None, WIDTH))
-        model = keras.Model(x, layer(x, x, use_causal_mask=True))
-        model.compile(keras.optimizers.SGD(0.1), "mse")
-        model.fit(inputs, targets, batch_size=2, verbose=0)
-        trained.append(layer)
-    grouped, repeated = trained
-    for name in ("query_dense", "output_dense", "key_embedding", "value_embedding"):
-        for x, y in zip(getattr(grouped, name).weights, getattr(repeated, name).weights):
-            np.testing.assert_allclose(ops.convert_to_numpy(x), ops.convert_to_numpy(y), atol=1e-5)
-    # Copies of a head have equal values before a step, and the sum of their changes is that of one.
-    _, initial = make_layers(np.random.default_rng(0))
-    kernel = ops.convert_to_numpy(grouped.key_dense.kernel)
-    before = ops.convert_to_numpy(initial.key_dense.kernel)
-    copies = ops.convert_to_numpy(repeated.key_dense.kernel) - before
-    sums = copies.reshape(WIDTH, GROUPS, HEADS // GROUPS, DEPTH).sum(2)
-    np.testing.assert_allclose(kernel - before[:, :: HEADS // GROUPS], sums, atol=1e-5)
-
-
-def test_equals_the_layer_of_keras(rng):
-    """Without tables, and for causal self-attention."""
-    layer, _ = make_layers(rng, use_key_table=False, use_value_table=False)
-    theirs = keras.layers.GroupQueryAttention(DEPTH, HEADS, GROUPS)
-    x = draw(rng)
-    theirs.build(x.shape, x.shape)
-    for name in ("query", "key", "value", "output"):
-        dense = getattr(theirs, f"{name}_dense", None) or getattr(theirs, f"_{name}_dense")
-        dense.set_weights(getattr(layer, f"{name}_dense").get_weights())
-    options = {"use_causal_mask": True}
-    found, expected = (ops.convert_to_numpy(f(x, x, **options)) for f in (layer, theirs))
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
 @pytest.mark.parametrize("value_dim", [None, 5])
 def test_decoding_with_a_cache_equals_a_call(value_dim, rng):
     layer, _ = make_layers(rng, value_dim=value_dim)
@@ -141,11 +104,3 @@ def test_explain_names_the_grouped_queries():
 def test_bad_number_of_heads(value):
     with pytest.raises(ValueError, match="num_key_value_heads"):
         RelativeMultiHeadAttention(4, 3, max_relative_position=1, num_key_value_heads=value)
-
-
-def test_conversion_to_fewer_heads_is_refused():
-    x = np.ones((1, 5, 8), "float32")
-    layer = keras.layers.MultiHeadAttention(4, 3)
-    layer(x, x)
-    with pytest.raises(ValueError, match="Expected no `num_key_value_heads`"):
-        RelativeMultiHeadAttention.from_multi_head_attention(layer, 1, num_key_value_heads=2)

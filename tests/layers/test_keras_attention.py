@@ -15,7 +15,6 @@ X = np.random.default_rng(1).normal(size=(3, 7, 6)).astype("float32")
 Y = np.random.default_rng(2).normal(size=(3, 11, 6)).astype("float32")
 # Keras's layer fails on JAX with a value_dim other than key_dim.
 VALUE_DIM = 5 if keras.backend.backend() == "jax" else 13
-OFF = {"use_key_table": False, "use_value_table": False}
 
 
 def positional_arguments(function):
@@ -24,31 +23,11 @@ def positional_arguments(function):
     return [(p.name, p.default) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
 
 
-def test_constructor_arguments_equal_keras():
-    assert positional_arguments(RelativeMultiHeadAttention) == positional_arguments(
-        keras.layers.MultiHeadAttention
-    )
-
-
-def test_call_arguments_start_with_those_of_keras():
-    theirs = positional_arguments(keras.layers.MultiHeadAttention.call)
-    assert positional_arguments(RelativeMultiHeadAttention.call)[: len(theirs)] == theirs
-
-
-@pytest.mark.parametrize(
-    "settings", [{}, {"value_dim": VALUE_DIM, "use_gate": True, "output_shape": 17}]
-)
-def test_variable_shapes_and_paths_equal_keras(settings):
-    theirs = keras.layers.MultiHeadAttention(2, 5, name="attention", **settings)
-    ours = RelativeMultiHeadAttention(2, 5, name="attention", **OFF, **settings)
-    theirs(X, Y), ours(X, Y)
-    assert [(v.path, v.shape) for v in ours.variables] == [
-        (v.path, v.shape) for v in theirs.variables
-    ]
-    ours.set_weights([np.random.default_rng(3).normal(size=v.shape) for v in theirs.variables])
-    theirs.set_weights(ours.get_weights())
-    # On PyTorch, Keras's fused kernel rounds differently. The outputs are as large as 50.
-    np.testing.assert_allclose(ours(X, Y), theirs(X, Y), atol=1e-4)
+def test_arguments_start_with_those_of_keras():
+    ours, theirs = RelativeMultiHeadAttention, keras.layers.MultiHeadAttention
+    assert positional_arguments(ours) == positional_arguments(theirs)
+    expected = positional_arguments(theirs.call)
+    assert positional_arguments(ours.call)[: len(expected)] == expected
 
 
 @pytest.mark.parametrize("distances, rows", [(3, 7), ((6, 2), 9)])
@@ -91,21 +70,15 @@ def test_initializer_uses_the_fans_of_the_matrix(name):
         (OUT_OF_HEADS, (None, 11), (3, 7, 2, 5), (10, 11)),
     ],
 )
-def test_head_projection_equals_einsum_dense(equation, shape, input_shape, matrix_shape, rng):
-    bias_axes = "de" if equation == INTO_HEADS else "e"
-    ours = HeadProjection(equation, shape, bias_axes=bias_axes, activation="sigmoid")
-    theirs = keras.layers.EinsumDense(equation, shape, bias_axes=bias_axes, activation="sigmoid")
-    x = rng.normal(size=input_shape)
-    ours(x), theirs(x)
-    theirs.set_weights(ours.get_weights())
-    np.testing.assert_allclose(ours(x), theirs(x), atol=1e-5)
-    assert ours.matrix.shape == matrix_shape
+def test_matrix_of_a_head_projection(equation, shape, input_shape, matrix_shape, rng):
+    layer = HeadProjection(equation, shape)
+    layer.build(input_shape)
     matrix = rng.normal(size=matrix_shape).astype("float32")
-    ours.matrix.assign(matrix)
-    np.testing.assert_array_equal(ours.matrix, matrix)
-    assert np.asarray(ours.matrix).dtype == "float32"
-    assert np.asarray(ours.matrix, "float64").dtype == "float64"
-    np.testing.assert_array_equal(ops.reshape(ours.kernel, matrix_shape), matrix)
+    layer.matrix.assign(matrix)
+    assert layer.matrix.shape == matrix_shape
+    for dtype in ("float32", "float64"):
+        np.testing.assert_array_equal(np.asarray(layer.matrix, dtype), matrix.astype(dtype))
+    np.testing.assert_array_equal(ops.reshape(layer.kernel, matrix_shape), matrix)
 
 
 def small_model():
@@ -135,42 +108,38 @@ def layer_and_copy(case, inputs):
     return layers
 
 
+@quantizes
 @pytest.mark.parametrize("name", ATTENTIONS)
-def test_lora_of_a_layer_is_that_of_its_projections(name, rng):
+@pytest.mark.parametrize(
+    "method, argument, message",
+    [
+        ("enable_lora", 2, "without LoRA. Received: LoRA in attention/query"),
+        ("quantize", "int8", "that are not quantized. Received: attention/query, "),
+    ],
+)
+def test_a_layer_adapts_all_of_its_projections(name, method, argument, message, rng):
     case = CASES[name]
     inputs = random_inputs(case.input_names(), rng)
     layer, by_projection = layer_and_copy(case, inputs)
     before = ops.convert_to_numpy(case.call(layer, inputs))
-    layer.enable_lora(2, lora_alpha=3, b_initializer="normal")
+    options = {"lora_alpha": 3} if method == "enable_lora" else {}
+    initializer = {"b_initializer": "normal"} if method == "enable_lora" else {}
+    getattr(layer, method)(argument, **options, **initializer)
     for projection in projections(by_projection):
-        projection.enable_lora(2, lora_alpha=3)
+        getattr(projection, method)(argument, **options)
     of_both = [[v.path for v in each.trainable_variables] for each in (layer, by_projection)]
     assert of_both[0] == of_both[1]
     by_projection.set_weights(layer.get_weights())
     after = ops.convert_to_numpy(case.call(layer, inputs))
     np.testing.assert_allclose(after, case.call(by_projection, inputs), atol=1e-6)
-    assert np.abs(after - before).max() > 1e-3
-    kernels = [ops.convert_to_numpy(p.lora_kernel_a) for p in projections(layer)[:2]]
-    assert not np.array_equal(*kernels)
-    with pytest.raises(ValueError, match="without LoRA. Received: LoRA in attention/query"):
-        layer.enable_lora(2)
-
-
-@quantizes
-@pytest.mark.parametrize("name", ATTENTIONS)
-def test_quantization_of_a_layer_is_that_of_its_projections(name, rng):
-    case = CASES[name]
-    inputs = random_inputs(case.input_names(), rng)
-    layer, by_projection = layer_and_copy(case, inputs)
-    layer.quantize("int8")
-    for projection in projections(by_projection):
-        projection.quantize("int8")
-    np.testing.assert_array_equal(
-        *(ops.convert_to_numpy(case.call(each, inputs)) for each in (layer, by_projection))
-    )
-    assert layer.get_config() == by_projection.get_config()
-    with pytest.raises(ValueError, match="that are not quantized. Received: attention/query, "):
-        layer.quantize("int8")
+    assert not np.array_equal(after, before)
+    if method == "enable_lora":
+        kernels = [ops.convert_to_numpy(p.lora_kernel_a) for p in projections(layer)[:2]]
+        assert not np.array_equal(*kernels)
+    else:
+        assert layer.get_config() == by_projection.get_config()
+    with pytest.raises(ValueError, match=message):
+        getattr(layer, method)(argument)
 
 
 def test_lora_of_a_layer_trains_its_kernels_only_saves_and_continues(tmp_path):
@@ -240,3 +209,6 @@ def test_conversion_reports_layers_that_it_does_not_support():
     ):
         with pytest.raises(ValueError, match=f"Expected {message}"):
             RelativeMultiHeadAttention.from_multi_head_attention(layer, 3)
+    with pytest.raises(ValueError, match="Expected no `num_key_value_heads`"):
+        convert = RelativeMultiHeadAttention.from_multi_head_attention
+        convert(make("fourth"), 1, num_key_value_heads=1)

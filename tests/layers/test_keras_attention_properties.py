@@ -50,8 +50,8 @@ def test_attention_without_tables_equals_keras(arguments, lengths, masks, causal
     if (causal or "sliding_window" in arguments) and length_q != length_k:
         length_k = length_q
     rng = np.random.default_rng(seed)
-    theirs = keras.layers.MultiHeadAttention(**arguments)
-    ours = RelativeMultiHeadAttention(**OFF, **arguments)
+    theirs = keras.layers.MultiHeadAttention(**arguments, name="attention")
+    ours = RelativeMultiHeadAttention(**OFF, **arguments, name="attention")
     query = rng.normal(size=(2, length_q, 6)).astype("float32")
     value = rng.normal(size=(2, length_k, 5)).astype("float32")
     inputs = [query, value]
@@ -66,6 +66,8 @@ def test_attention_without_tables_equals_keras(arguments, lengths, masks, causal
     call = {name: rng.random(shapes[name]) < 0.7 for name in masks}
     call["use_causal_mask"] = causal
     theirs(*inputs), ours(*inputs)
+    shapes = [[(v.path, v.shape) for v in layer.trainable_variables] for layer in (ours, theirs)]
+    assert shapes[0] == shapes[1]
     ours.set_weights(theirs.get_weights())
     outputs, scores = ours(*inputs, return_attention_scores=True, **call)
     expected, their_scores = theirs(*inputs, return_attention_scores=True, **call)

@@ -2,7 +2,6 @@
 
 import inspect
 
-import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -141,13 +140,3 @@ def test_decoder_caches_equal_keras_hub(encoder_sequence, keras_hub_layers):
     np.testing.assert_allclose(outputs, expected, atol=1e-5)
     for name, cache in caches.items():
         np.testing.assert_allclose(cache, their_caches[name], atol=1e-5)
-
-
-def test_time_distributed_encoder_equals_the_encoder_on_each_slice(rng):
-    encoder = make(ours, "TransformerEncoder")
-    layer = keras.layers.TimeDistributed(encoder)
-    assert layer(keras.Input((5, 7, 6))).shape == (None, 5, 7, 6)
-    x = rng.normal(size=(3, 5, 7, 6)).astype("float32")
-    outputs = ops.convert_to_numpy(layer(x))
-    for i in range(5):
-        np.testing.assert_allclose(outputs[:, i], encoder(x[:, i]), atol=1e-5)

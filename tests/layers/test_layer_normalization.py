@@ -44,13 +44,6 @@ def test_layer_normalization_equals_keras(rng, precision, shape, epsilon):
     assert_all_close(ours, theirs, atol=1e3 * atol)
 
 
-@pytest.mark.parametrize("policy", ["mixed_float16", "float16", "mixed_bfloat16", "float32"])
-def test_dtype_of_outputs_equals_keras(policy):
-    pair = layer_pair(np.random.default_rng(0), 3, 1e-6, policy)
-    ours, theirs = (layer(np.ones((2, 3), "float32")) for layer in pair)
-    assert ours.dtype == theirs.dtype
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -89,19 +82,11 @@ def test_the_first_argument_is_no_axis():
         LayerNormalization(1)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_layer_normalization_computes_in_float32(rng, dtype):
-    ours, theirs = layer_pair(rng, 7, 1e-6, f"mixed_{dtype}")
-    x = ops.cast(1 + 300 * rng.normal(size=(5, 7)), dtype)
-    assert keras.backend.standardize_dtype(ours(x).dtype) == dtype
-    np.testing.assert_array_equal(
-        *(ops.convert_to_numpy(ops.cast(layer(x), "float32")) for layer in (ours, theirs))
-    )
-
-
-def test_layer_normalization_serializes():
-    layer = LayerNormalization(epsilon=0.5, name="norm")
-    restored = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
-    assert (
-        type(restored) is LayerNormalization and restored.epsilon == 0.5 and restored.name == "norm"
-    )
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16", "float16", "float32"])
+def test_layer_normalization_computes_in_float32_as_keras(rng, policy):
+    ours, theirs = layer_pair(rng, 7, 1e-6, policy)
+    x = ops.cast(1 + 300 * rng.normal(size=(5, 7)), ours.compute_dtype)
+    found, expected = ours(x), theirs(x)
+    assert found.dtype == expected.dtype
+    found, expected = (ops.convert_to_numpy(ops.cast(y, "float32")) for y in (found, expected))
+    np.testing.assert_allclose(found, expected, atol=1e-5 if policy == "float32" else 0)

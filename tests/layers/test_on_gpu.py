@@ -3,41 +3,18 @@
 import keras
 import numpy as np
 import pytest
-from keras import ops
+from definition import relative_attention
 from measurement import relative_error
 
-from t2t_relpos.attention import causal_mask, key_padding_mask, reference
 from t2t_relpos.layers import RelativeMultiHeadAttention, TransformerEncoder
 
 pytestmark = pytest.mark.gpu
 HEADS, DEPTH, K = 2, 32, 16
 
 
-def expected_outputs(layer, x, mask, *, causal):
-    """Returns the outputs of the reference with the layer's weights, in float32 on the CPU."""
-    weights = {w.path.split("/", 1)[1]: ops.convert_to_numpy(w.value) for w in layer.weights}
-
-    def project(name):
-        heads = np.einsum("btd,dnh->bnth", x, weights[f"{name}/kernel"])
-        return heads + weights[f"{name}/bias"][:, None]
-
-    query, key, value = (project(name) for name in ("query", "key", "value"))
-    tables = [weights["key_embedding/table"], weights["value_embedding/table"]]
-    with keras.device("cpu:0"):
-        allowed = key_padding_mask(mask)
-        if causal:
-            allowed = ops.logical_and(allowed, causal_mask(x.shape[1], x.shape[1]))
-        heads = reference.dot_product_attention_relative(
-            query * DEPTH**-0.5, key, value, ops.where(allowed, 0.0, -1e9), *tables, K
-        )
-        heads = ops.convert_to_numpy(heads)
-    output = weights["attention_output/kernel"], weights["attention_output/bias"]
-    return np.einsum("bnth,nhd->btd", heads, output[0]) + output[1]
-
-
 @pytest.mark.parametrize("flash_attention", [None, True])
 @pytest.mark.parametrize(("length", "causal"), [(70, False), (300, True)])
-def test_layer_with_padding_equals_the_reference(length, causal, flash_attention, rng):
+def test_layer_with_padding_equals_the_definition(length, causal, flash_attention, rng):
     layer = RelativeMultiHeadAttention(
         HEADS,
         DEPTH,
@@ -54,7 +31,7 @@ def test_layer_with_padding_equals_the_reference(length, causal, flash_attention
     # A model compiles the layer. NumPy has no bfloat16.
     model = keras.Model(inputs, keras.layers.Identity(dtype="float32")(outputs))
     outputs = model.predict_on_batch((x, mask))
-    expected = expected_outputs(layer, x, mask, causal=causal)
+    expected = relative_attention(layer, x, causal=causal, mask=mask[:, None, None])
     assert relative_error(outputs, expected) <= 3e-2
 
 

@@ -1,14 +1,14 @@
 """Every layer of `layer_cases` gives the same values under every operation.
 
 One layer: its configuration, symbolic calls, bfloat16, and Keras's `run_layer_test`. Many layers,
-as outputs of one model: `predict`, `fit`, saving, XLA and the export of a compiled model. Many
-layers, called under a condition that programs set: dtypes, empty inputs and graphs.
+as outputs of one model: `predict`, `fit`, saving and XLA. Many layers, called under a condition
+that programs set: dtypes, empty inputs and graphs.
 
-The fast tests compile one model with all layers in float32 for known lengths. They compile the
-gradients of all functions that define their own, and the layers with these functions in bfloat16 or
-float16 for changing lengths. The slow tests compile the layers that are made of others, and add
-dropout. `make test-matrix` tests all combinations, and `make test-peers` runs Keras's test on all
-variants of the layers.
+The fast tests compile the gradients of all functions that define their own in float32 for known
+lengths, and the layers with these functions in bfloat16 or float16 for changing lengths. Of the
+layers that are made of others, they compile outputs. The slow tests compile their gradients, and
+add dropout. `make test-matrix` tests all combinations, and `make test-peers` runs Keras's test on
+all variants of the layers.
 """
 
 import contextlib
@@ -67,9 +67,18 @@ def test_contract_of_a_layer(name, rng):
         assert expected.shape == (BATCH, *axes, settings.get("output_shape", WIDTH))
 
     config = layer.get_config()
-    assert type(layer).from_config(config).get_config() == config
+    numbers = {
+        key: np.asarray(value)[()] if isinstance(value, (bool, int, float)) else value
+        for key, value in config.items()
+        if key != "trainable"  # Keras checks its type.
+    }
+    found = type(layer).from_config(numbers).get_config()
+    assert json.loads(json.dumps(found)) == json.loads(json.dumps(config))
     restored = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
     assert restored.get_config() == config
+    case.call(restored, arrays)
+    restored.set_weights(layer.get_weights())
+    np.testing.assert_array_equal(as_array(case.call(restored, arrays)), expected)
 
     symbols = {key: keras.Input(x.shape[1:], dtype=str(x.dtype)) for key, x in arrays.items()}
     assert case.call(layer, symbols).shape[1:] == expected.shape[1:]
@@ -106,20 +115,6 @@ def test_masked_positions_have_no_effect(name, rng):
     is_token = masks.get(f"{case.inputs.split()[0]}_mask", np.ones(found.shape[:-1], bool))
     np.testing.assert_allclose(found[is_token], expected[is_token], atol=1e-5)
     assert np.abs(found - without_masks)[is_token].max() > 1e-3
-
-
-@pytest.mark.parametrize("name", LAYERS)
-def test_configs_have_json_types_for_numpy_numbers(name):
-    case, settings = LAYERS[name]
-    layer = case.make(**settings)
-    config = layer.get_config()
-    numbers = {
-        key: np.asarray(value)[()] if isinstance(value, (bool, int, float)) else value
-        for key, value in config.items()
-        if key != "trainable"  # Keras checks its type.
-    }
-    found = type(layer).from_config(numbers).get_config()
-    assert json.loads(json.dumps(found)) == json.loads(json.dumps(config))
 
 
 ALL_VARIANTS = bool(os.environ.get("ALL_ARGUMENT_VARIANTS"))
@@ -172,7 +167,6 @@ def sizes_of(length):
 LENGTHS = {
     "fixed": (sizes_of(5), sizes_of(5)),
     "changing": (sizes_of(9), sizes_of(5)),
-    "known": (SIZES, SIZES),
     "unknown": (SIZES, sizes_of(5)),
 }
 
@@ -231,20 +225,21 @@ CLASSES = {x for x in vars(layers).values() if isinstance(x, type) and issubclas
 # Functions of (inputs, masks, dropout).
 OUTPUTS = {name: functools.partial(case_outputs, name) for name in LAYERS} | MODELS
 # XLA compiles these. Other cases of attention take the same code. The first ones have all functions
-# that define a gradient.
+# that define a gradient. The others are made of them.
 OWN_GRADIENTS = (
-    *("relative_0", "relative_flash_0", "relative_window_0", "v2_masked_0", "2d_0", "local_0"),
+    *("relative_0", "relative_flash_0", "relative_window_0"),
     *("relations_0", "layers_without_attention"),
 )
-COMPOSED = ("v2_0", "encoder_0", "decoder_relative_cross_attention_0", "transformer", "causal_lm")
+COMPOSED = (
+    *("v2_0", "v2_masked_0", "2d_0", "local_0", "encoder_0", "decoder_relative_cross_attention_0"),
+    *("transformer", "causal_lm"),
+)
 COMPILED = (*OWN_GRADIENTS, *COMPOSED)
 # The output of the position embedding has no batch axis. The residual can't be saved, because its
 # sublayer is a function.
 IN_MODEL = [name for name in LAYERS if name not in ("position_embedding_0", "residual_0")]
 GROUPS = {
     "cases": [name for name in IN_MODEL if name.endswith("_0")],
-    "variants": [name for name in IN_MODEL if not name.endswith("_0")],
-    "all": COMPILED,
     "own_gradients": OWN_GRADIENTS,
     "own_gradients_even": OWN_GRADIENTS[::2],
     "own_gradients_odd": OWN_GRADIENTS[1::2],
@@ -273,12 +268,6 @@ def make_model_and_batches(options):
     return keras.Model(symbols, outputs), batches
 
 
-@functools.lru_cache(maxsize=1)
-def shared_model_and_batches(options):
-    """Returns the model of several tests: making it takes longer than they do."""
-    return make_model_and_batches(options)
-
-
 def make_batch(sizes, masks):
     """Returns a batch of all inputs. The input `y` is longer than `x`."""
     batch = random_inputs(INPUTS, np.random.default_rng(sizes["T"]), sizes)
@@ -294,26 +283,20 @@ def outputs_of_layers(model, batch):
     return {name: LAYERS[name][0].call(model.get_layer(name), batch) for name in model.output_names}
 
 
-def predict(model, batches, options, folder):
-    model.jit_compile = BACKEND == "jax"  # Without compilation, JAX would take minutes.
-    yield model.predict(batches[0], verbose=0), outputs_of_layers(model, batches[0])
-
-
-def save(model, batches, options, folder):
+def predict_save_and_fit(model, batches, options, folder):
+    """Without compilation by XLA, except on JAX, where that would take minutes."""
+    model.jit_compile = BACKEND == "jax"
+    expected = outputs_of_layers(model, batches[0])
+    yield model.predict(batches[0], verbose=0), expected
     model.save(folder / "model.keras")
-    loaded = keras.saving.load_model(folder / "model.keras")
-    yield loaded(batches[0]), outputs_of_layers(model, batches[0])
-
-
-def fit(model, batches, options, folder):
-    """Without compilation, `fit` changes the weights of all layers."""
+    yield keras.saving.load_model(folder / "model.keras")(batches[0]), expected
+    # `fit` changes the weights of all layers.
     layers_of_model = {name: model.get_layer(name) for name in model.output_names}
     before = {name: layer.get_weights() for name, layer in layers_of_model.items()}
     compile_and_fit(model, batches[:1], run_eagerly=BACKEND != "jax")
     for name, layer in layers_of_model.items():
         changed = [not np.array_equal(*pair) for pair in zip(before[name], layer.get_weights())]
         assert any(changed) == (name != "sinusoids_0"), name
-    yield from ()
 
 
 def compile_and_fit(model, batches, epochs=1, **settings):
@@ -363,80 +346,57 @@ def compiled_predict(model, batches, options, folder):
         yield model.predict_on_batch(batch), model(batch)
 
 
-def compiled_export(model, batches, options, folder):
-    tf = pytest.importorskip("tensorflow")
-    model.compile("sgd", "mse", jit_compile=True)
-    model.export(str(folder), verbose=False)
-    exported = tf.saved_model.load(str(folder))
-    for batch in batches:
-        yield exported.serve(batch), model(batch)
-
-
 # Functions of (model, batches, options, folder) that yield (values, values of plain calls).
 OPERATIONS = {
-    "predict": predict,
-    "save": save,
-    "fit": fit,
+    "predict_save_and_fit": predict_save_and_fit,
     "compiled_fit": compiled_fit,
     "compiled_predict": compiled_predict,
-    "compiled_export": compiled_export,
 }
-PLAIN = [
-    Options(names, operation, "float32", False, 0.0, lengths)
-    for names, lengths in (("cases", "unknown"), ("variants", "known"))
-    for operation in ("predict", "save", "fit")
-]
 SELECTED = [
+    Options("cases", "predict_save_and_fit", "float32", False, 0.0, "unknown"),
     Options("own_gradients", "compiled_fit", "float32", True, 0.0, "fixed"),
+    Options("composed", "compiled_predict", "float32", False, 0.0, "fixed"),
+    Options("relative_0", "compiled_fit", "mixed_bfloat16", True, 0.0, "changing"),
+    Options("own_gradients_even", "compiled_predict", "mixed_bfloat16", True, 0.0, "changing"),
+    Options("own_gradients_odd", "compiled_predict", "mixed_float16", False, 0.0, "changing"),
+]
+SLOW = [
     Options("composed", "compiled_fit", "float32", True, 0.0, "fixed"),
     Options("with_dropout", "compiled_fit", "float32", False, 0.25, "fixed"),
-    Options("all", "compiled_predict", "float32", False, 0.0, "fixed"),
-    Options("relative_0", "compiled_fit", "mixed_bfloat16", True, 0.0, "changing"),
     Options("local_0", "compiled_fit", "mixed_float16", True, 0.0, "changing"),
-    *(
-        Options(f"{name}_{half}", "compiled_predict", dtype, masks, 0.0, "changing")
-        for name in ("own_gradients", "composed")
-        for half, dtype, masks in (
-            ("even", "mixed_bfloat16", True),
-            ("odd", "mixed_float16", False),
-        )
-    ),
+    Options("composed_even", "compiled_predict", "mixed_bfloat16", True, 0.0, "changing"),
+    Options("composed_odd", "compiled_predict", "mixed_float16", False, 0.0, "changing"),
 ]
-SLOW = ("with_dropout", "composed", "composed_even", "composed_odd", "local_0")
 if os.environ.get("FULL_COMPILE_MATRIX"):
     operations = [name for name in OPERATIONS if name.startswith("compiled")]
     settings = (TOLERANCES, (False, True), (0.0, 0.25), ("fixed", "changing"))
     SELECTED = [Options(*row) for row in itertools.product(COMPILED, operations, *settings)]
+    SLOW = []
 
 
 @pytest.mark.parametrize(
     "options",
-    [
-        pytest.param(options, marks=[pytest.mark.slow] if options.layers in SLOW else [])
-        for options in PLAIN + SELECTED
-    ],
+    [*SELECTED, *(pytest.param(options, marks=pytest.mark.slow) for options in SLOW)],
     ids=lambda options: "-".join(map(str, options)),
 )
 def test_operation_on_a_model(options, tmp_path):
     operation = OPERATIONS[options.operation]
     if BACKEND == "torch" and options.operation.startswith("compiled"):
         pytest.skip("XLA compiles TensorFlow and JAX only")
-    if BACKEND == "jax" and operation == compiled_export:
-        pytest.skip("tests an export of TensorFlow")
     if options.dropout and operation == compiled_fit:
         operation = compiled_fit_with_dropout
-    if options in PLAIN:
-        model, batches = shared_model_and_batches(options._replace(operation=""))
-    else:
-        model, batches = make_model_and_batches(options)
-    if options.layers == "all":
-        assert CLASSES <= {type(layer) for layer in model._flatten_layers()}
+    model, batches = make_model_and_batches(options)
     for found, expected in operation(model, batches, options, tmp_path):
         assert_close(found, expected, TOLERANCES[options.dtype])
 
 
-def test_cases_contain_all_layers():
+def test_cases_and_compiled_models_contain_all_layers():
     assert {type(case.make()) for case in CASES.values()} == CLASSES
+    compiled = {type(LAYERS[name][0].make()) for name in COMPILED if name in LAYERS}
+    assert {x.__name__ for x in CLASSES - compiled} == {  # those of `layers_without_attention`
+        *("TokenEmbedding", "LearnedPositionEmbedding", "SinusoidalPositionEncoding"),
+        *("RelativePositionEmbedding", "FeedForward", "Residual"),
+    }
 
 
 # Many layers under a condition of the program.

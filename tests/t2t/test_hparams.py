@@ -177,85 +177,78 @@ def test_parse_hparams_rejects_an_unknown_set():
         parse_hparams("transformer_relativ")
 
 
-def test_config_from_hparams_of_a_set():
-    # Everything else is equal to the defaults.
-    assert config(hparams_set="transformer_relative_big", target_space_id=3) == TransformerConfig(
-        vocab_size=37,
-        hidden_dim=1024,
-        intermediate_dim=4096,
-        num_heads=16,
-        max_relative_position=20,
-        dropout=0.3,
-        attention_dropout=0.1,
-        activation_dropout=0.1,
-        target_space_id=3,
-    )
+# Everything else is equal to the defaults.
+RELATIVE_BIG = TransformerConfig(
+    vocab_size=37,
+    hidden_dim=1024,
+    intermediate_dim=4096,
+    num_heads=16,
+    max_relative_position=20,
+    dropout=0.3,
+    attention_dropout=0.1,
+    activation_dropout=0.1,
+    target_space_id=0,
+)
+TRANSLATION = [
+    ("transformer_relative_big", "", RELATIVE_BIG.to_dict()),
+    ("transformer_tiny", "", {"position": "sinusoidal"}),
+    ("transformer_tiny", "pos=emb,max_length=61", {"position": "learned", "max_length": 61}),
+    ("transformer_tiny", "pos=None", {"position": "none"}),
+    ("transformer_relative_tiny", "pos=timing", {"position": "relative+sinusoidal"}),
+    ("transformer_base_v1", "", {"normalize_first": False}),
+    (
+        "transformer_tiny",
+        "num_encoder_layers=3,num_hidden_layers=5",
+        {"num_encoder_layers": 3, "num_decoder_layers": 5},
+    ),
+    ("transformer_tiny", f"{TIED}=False", {"tie_embeddings": False}),
+    ("transformer_tiny", "use_target_space_embedding=False", {"target_space_id": None}),
+    ("transformer_tiny", "norm_epsilon=1e-3", {"layer_norm_epsilon": 1e-3}),
+    ("transformer_relative_tiny", "pos=emb", {"position": "relative+learned"}),
+    ("transformer_clean", "", {"max_length": 256}),
+    ("transformer_k128", "", {"key_dim": 16, "value_dim": None}),
+    ("transformer_tiny", "attention_value_channels=192", {"key_dim": None, "value_dim": 48}),
+    ("transformer_librispeech_v1", "", {"num_encoder_layers": 5, "num_decoder_layers": 3}),
+    (
+        "transformer_tiny",
+        "sampling_method=random,sampling_temp=0.9,sampling_keep_top_k=40",
+        {"position": "sinusoidal"},
+    ),
+]
+LANGUAGE_MODELS = [
+    (
+        "t_rel_len2048_h384_att512_fs1024_n8_dropout20",
+        "",
+        {
+            "position": "relative_v2+sinusoidal",
+            "max_relative_position": 1024,
+            "hidden_dim": 384,
+            "key_dim": 64,
+            "value_dim": None,
+            "num_decoder_layers": 8,
+            "share_heads": False,
+            "use_value_table": False,
+            "tie_embeddings": False,
+        },
+    ),
+    ("lmx_relative_nopos", "max_relative_position=7", {"position": "relative_v2"}),
+    (
+        "lmx_relative",
+        "max_relative_position=7,pos=emb,heads_share_relative_embedding=True,"
+        "add_relative_to_values=True",
+        {"position": "relative_v2+learned", "share_heads": True, "use_value_table": True},
+    ),
+    ("transformer_relative_tiny", "", {"position": "relative", "share_heads": True}),
+    ("score2perf_transformer_base", "", {"position": "sinusoidal", "target_space_id": None}),
+]
 
 
 @pytest.mark.parametrize(
-    "hparams_set, overrides, expected",
-    [
-        ("transformer_tiny", "", {"position": "sinusoidal"}),
-        ("transformer_tiny", "pos=emb,max_length=61", {"position": "learned", "max_length": 61}),
-        ("transformer_tiny", "pos=None", {"position": "none"}),
-        ("transformer_relative_tiny", "pos=timing", {"position": "relative+sinusoidal"}),
-        ("transformer_base_v1", "", {"normalize_first": False}),
-        (
-            "transformer_tiny",
-            "num_encoder_layers=3,num_hidden_layers=5",
-            {"num_encoder_layers": 3, "num_decoder_layers": 5},
-        ),
-        ("transformer_tiny", f"{TIED}=False", {"tie_embeddings": False}),
-        ("transformer_tiny", "use_target_space_embedding=False", {"target_space_id": None}),
-        ("transformer_tiny", "norm_epsilon=1e-3", {"layer_norm_epsilon": 1e-3}),
-        ("transformer_relative_tiny", "pos=emb", {"position": "relative+learned"}),
-        ("transformer_clean", "", {"max_length": 256}),
-        ("transformer_k128", "", {"key_dim": 16, "value_dim": None}),
-        ("transformer_tiny", "attention_value_channels=192", {"key_dim": None, "value_dim": 48}),
-        ("transformer_librispeech_v1", "", {"num_encoder_layers": 5, "num_decoder_layers": 3}),
-        (
-            "transformer_tiny",
-            "sampling_method=random,sampling_temp=0.9,sampling_keep_top_k=40",
-            {"position": "sinusoidal"},
-        ),
-    ],
+    "language_model, hparams_set, overrides, expected",
+    [*((False, *row) for row in TRANSLATION), *((True, *row) for row in LANGUAGE_MODELS)],
 )
-def test_config_from_hparams_applies_overrides(hparams_set, overrides, expected):
-    actual = config(overrides, hparams_set).to_dict()
-    assert {name: actual[name] for name in expected} == expected
-
-
-@pytest.mark.parametrize(
-    "hparams_set, overrides, expected",
-    [
-        (
-            "t_rel_len2048_h384_att512_fs1024_n8_dropout20",
-            "",
-            {
-                "position": "relative_v2+sinusoidal",
-                "max_relative_position": 1024,
-                "hidden_dim": 384,
-                "key_dim": 64,
-                "value_dim": None,
-                "num_decoder_layers": 8,
-                "share_heads": False,
-                "use_value_table": False,
-                "tie_embeddings": False,
-            },
-        ),
-        ("lmx_relative_nopos", "max_relative_position=7", {"position": "relative_v2"}),
-        (
-            "lmx_relative",
-            "max_relative_position=7,pos=emb,heads_share_relative_embedding=True,"
-            "add_relative_to_values=True",
-            {"position": "relative_v2+learned", "share_heads": True, "use_value_table": True},
-        ),
-        ("transformer_relative_tiny", "", {"position": "relative", "share_heads": True}),
-        ("score2perf_transformer_base", "", {"position": "sinusoidal", "target_space_id": None}),
-    ],
-)
-def test_config_from_hparams_of_a_language_model(hparams_set, overrides, expected):
-    actual = config(overrides, hparams_set, language_model=True).to_dict()
+def test_config_from_hparams(language_model, hparams_set, overrides, expected):
+    actual = config(overrides, hparams_set, language_model=language_model).to_dict()
     assert {name: actual[name] for name in expected} == expected
 
 
@@ -306,11 +299,8 @@ def test_config_from_hparams_rejects_unsupported_values(overrides, message):
         config(overrides)
 
 
-def test_config_from_hparams_of_translation_rejects_the_tuples_of_score2perf():
+def test_config_from_hparams_rejects_unsupported_sets():
     with pytest.raises(ValueError, match="Expected bottom to be {}.*'modalities.bottom'"):
         config("", "score2perf_transformer_base")
-
-
-def test_config_from_hparams_asks_for_the_maximum_of_lmx_relative():
     with pytest.raises(ValueError, match="Pass the value .* max_relative_position=K"):
         config("", "lmx_relative", language_model=True)
