@@ -170,26 +170,6 @@ def test_tests_run_in_full_precision_for_a_third_of_the_time(check, monkeypatch)
     assert checked.failed == ["tests"]
 
 
-def test_tests_that_take_too_long_are_named(check, monkeypatch):
-    def stop(command, **options):
-        raise subprocess.TimeoutExpired(command, options["timeout"])
-
-    monkeypatch.setattr(check.subprocess, "run", stop)
-    checked = check.Check(300.0)
-    checked.run_tests()
-    assert (checked.failed, checked.left_out) == ([], ["tests that did not end in 100 s"])
-
-
-@pytest.mark.slow
-def test_make_uses_the_given_python():
-    command = ["make", "--no-print-directory", "gpu-check", f"PYTHON={sys.executable}"]
-    hidden = environment(CUDA_VISIBLE_DEVICES="", JAX_PLATFORMS="cpu")
-    done = subprocess.run(command, cwd=ROOT, env=hidden, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stdout == f"{sys.executable} -m benchmarks.accelerator.check\n"
-    assert "No GPU found by the Keras backend" in done.stderr
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_the_program_needs_no_tensorflow(backend, tmp_path, monkeypatch):
