@@ -1,4 +1,4 @@
-"""Tests of examples/serving: config files, requests of all signatures, and the load test."""
+"""Tests of examples/serving: requests of all signatures, and the load test with batches."""
 
 import json
 import re
@@ -6,13 +6,6 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from google.protobuf import (
-    descriptor_pb2,
-    descriptor_pool,
-    message_factory,
-    text_format,
-    wrappers_pb2,
-)
 from signature_calls import as_tensors
 from subprocesses import ROOT
 
@@ -23,54 +16,6 @@ from trainer.serving.language_module import LanguageModule
 
 FOLDER = ROOT / "examples/serving"
 BATCHING = (FOLDER / "batching.config").read_text()
-# Messages of TensorFlow Serving that the package tensorflow-serving-api does not have: the types of
-# their fields, from its files session_bundle_config.proto and monitoring_config.proto.
-MESSAGES = {
-    "BatchingParameters": {
-        **dict.fromkeys(
-            (
-                *("max_batch_size", "batch_timeout_micros", "max_enqueued_batches"),
-                *("num_batch_threads", "max_execution_batch_size"),
-            ),
-            ".google.protobuf.Int64Value",
-        ),
-        "enable_large_batch_splitting": ".google.protobuf.BoolValue",
-        "pad_variable_length_inputs": "bool",
-    },
-    "PrometheusConfig": {"enable": "bool", "path": "string"},
-    "MonitoringConfig": {"prometheus_config": ".PrometheusConfig"},
-}
-TYPES = {"bool": descriptor_pb2.FieldDescriptorProto.TYPE_BOOL}
-TYPES["string"] = descriptor_pb2.FieldDescriptorProto.TYPE_STRING
-
-
-@pytest.fixture(scope="module")
-def messages():
-    """Returns the classes of `MESSAGES`."""
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
-    file = descriptor_pb2.FileDescriptorProto(name="serving.proto", syntax="proto3")
-    file.dependency.append(wrappers_pb2.DESCRIPTOR.name)
-    for name, fields in MESSAGES.items():
-        message = file.message_type.add(name=name)
-        for number, (field, kind) in enumerate(fields.items(), start=1):
-            options = {"type": TYPES[kind]} if kind in TYPES else {"type_name": kind}
-            message.field.add(name=field, number=number, label=1, **options)
-    pool.AddSerializedFile(file.SerializeToString())
-    find = pool.FindMessageTypeByName
-    return {name: message_factory.GetMessageClass(find(name)) for name in MESSAGES}
-
-
-def test_batching_config(messages):
-    found = text_format.Parse(BATCHING, messages["BatchingParameters"]())
-    assert (found.max_batch_size.value, found.max_execution_batch_size.value) == (256, 32)
-    assert found.enable_large_batch_splitting.value and found.pad_variable_length_inputs
-
-
-def test_monitoring_config(messages):
-    text = (FOLDER / "monitoring.config").read_text()
-    found = text_format.Parse(text, messages["MonitoringConfig"]()).prometheus_config
-    assert found.enable and found.path == "/monitoring/prometheus/metrics"
 
 
 def bodies(kind):

@@ -183,16 +183,6 @@ def test_scores_are_reported_and_offered_to_best_checkpoints(tmp_path, metric, o
     assert best.calls == offered and run.evaluations.has_converged(1) == (metric == "dev_chrf")
 
 
-def test_has_converged_without_better_bleu(tmp_path):
-    run = Run(tmp_path, last=100, translate=bleus(10.0, 20.0, 20.0, 15.0))
-    run.at(2, 4, 6)
-    assert not run.evaluations.has_converged(2)
-    # Patience includes evaluations of earlier runs.
-    again = Run(tmp_path, step=6, last=100, translate=bleus(15.0))
-    again.at(8)
-    assert again.evaluations.has_converged(2)
-
-
 @pytest.mark.parametrize("during", ["nothing", "loss", "translation"])
 def test_signal_skips_or_stops_an_evaluation(tmp_path, during):
     def interrupt():
