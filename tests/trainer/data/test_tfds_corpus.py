@@ -69,16 +69,11 @@ def test_fingerprint_depends_on_the_prepared_text(tiny_translate, tfds_dir, tmp_
     read = lambda folder: read_tfds("tiny_translate", "dev", "en-de", str(folder))
     expected = read(tfds_dir).fingerprint
     assert read(tmp_path / "copy").fingerprint == expected
-    monkeypatch.setitem(globals(), "PAIRS", [PAIRS[0], ("", "Voll?"), *PAIRS[2:]])
-    changed = read(tmp_path / "changed")
-    assert changed.fingerprint != expected and ("", "Voll?") in list(changed)
-
-
-def test_line_ends_inside_a_sentence_are_spaces(tiny_translate, tmp_path, monkeypatch):
     pair = "one\rtwo", "eins\r\nzwei"
     monkeypatch.setitem(globals(), "PAIRS", [PAIRS[0], pair, *PAIRS[2:]])
-    corpus = read_tfds("tiny_translate", "dev", "en-de", str(tmp_path))
-    assert ("one two", "eins  zwei") in list(corpus)
+    changed = read(tmp_path / "changed")
+    assert changed.fingerprint != expected
+    assert ("one two", "eins  zwei") in list(changed), "line ends are spaces"
 
 
 def test_wmt14_splits_are_newstest2013_and_newstest2014(wmt14):
@@ -89,15 +84,6 @@ def test_wmt14_splits_are_newstest2013_and_newstest2014(wmt14):
     # The training data consists of three corpora, which are equal here.
     assert sorted(train) == sorted(3 * wmt14.pairs("train"))
     assert list(train) == list(train)
-
-
-@pytest.mark.slow
-def test_wmt14_french_training_data_has_five_corpora(tmp_path):
-    import fake_wmt
-
-    fake_wmt.prepare(tmp_path / "prepared", tmp_path / "fr-en", "fr-en")
-    train = read_tfds("wmt14_translate/fr-en", "train", "en-fr", str(tmp_path / "prepared"))
-    assert sorted(train) == sorted(5 * fake_wmt.sentence_pairs("train"))
 
 
 @pytest.mark.parametrize(
