@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import recorded_model
 from keras import ops
 from small_transformers import small_config
 
@@ -156,24 +155,6 @@ def test_greedy_and_beam_search_equal_ctranslate2(kind, normalize_first, rng, tr
     expected, log_probs = ours(beam_search, model, sources, length, (0, EOS_ID), **settings)
     assert ids == expected
     np.testing.assert_allclose(scores, log_probs / length**0.7, rtol=1e-4, atol=2e-5)
-
-
-@pytest.mark.slow
-def test_recorded_models_of_tensor2tensor_equal_ctranslate2(translator):
-    for name in recorded_model.NAMES:
-        if name.startswith("language_"):
-            continue
-        recorded = recorded_model.RecordedModel(name)
-        model, inputs = recorded.model, recorded.recorded("forward")["inputs"]
-        sources = [row[row != 0].tolist() for row in inputs]
-        sources = [row if row[-1] == EOS_ID else row + [EOS_ID] for row in sources if len(row)]
-        peer = translator(model, name)
-        ids, scores = translate(
-            peer, sources, beam_size=1, length_penalty=0, max_decoding_length=LENGTH
-        )
-        expected, expected_scores = ours(greedy_search, model, sources, LENGTH)
-        assert ids == expected, name
-        np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=2e-5, err_msg=name)
 
 
 def test_padding_is_excluded_from_search_and_softmax(rng, translator):
