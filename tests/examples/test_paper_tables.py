@@ -72,8 +72,9 @@ def test_run_writes_a_table_and_repeats_nothing(folder, tmp_path, monkeypatch, c
 
 
 def test_errors_of_a_child_process_are_reported(tmp_path, monkeypatch):
-    command = [sys.executable, "-c", "import sys; sys.exit('no such file')"]
-    monkeypatch.setattr(trial, "_make_command", lambda module, flags: command)
+    (tmp_path / "stub.py").write_text("import sys; sys.exit('no such file')")
+    make_command = lambda module, flags: [sys.executable, str(tmp_path / "stub.py"), module]
+    monkeypatch.setattr(trial, "_make_command", make_command)
     message = (
         r"trainer.train failed with exit status 1. Last lines of .*log.txt:(.|\n)*no such file"
     )

@@ -18,7 +18,7 @@ from t2t_relpos.models import CausalLM, TransformerConfig
 from trainer import export
 from trainer.serving import warmup
 from trainer.serving.generation_settings import GenerationSettings
-from trainer.serving.language_module import LanguageModule, make_sampler
+from trainer.serving.language_module import LanguageModule
 
 V, LENGTH = 13, 11
 PROMPTS = np.array([[5, 6, 7], [3, 0, 0], [4, 5, 1]], "int32")
@@ -92,7 +92,7 @@ def test_generate_equals_generate_of_the_model(name, eager_searches):
 @pytest.mark.parametrize(
     "settings", [{}, {"position": "learned", "max_length": 12, "dtype": "bfloat16"}], ids=str
 )
-def test_defaults_are_those_of_generate(settings, eager_searches):
+def test_defaults_are_those_of_generate(settings, eager_searches, eager_functions):
     model = make_model(**settings)
     module = LanguageModule(model)
     for prompts in (PROMPTS, PROMPTS[:1, :1]):
@@ -188,8 +188,3 @@ def test_module_must_fit_the_model():
         make_module(model)
     # The length then depends on the prompt: see `test_defaults_are_those_of_generate`.
     assert LanguageModule(model).max_length is None
-
-
-def test_random_sampler_without_filters_draws_from_all_ids():
-    sampler = make_sampler(GenerationSettings(sampler="random"), V)
-    assert (type(sampler), sampler.k) == (TopKSampler, V)

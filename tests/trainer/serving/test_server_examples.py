@@ -41,6 +41,7 @@ def test_a_request_of_each_signature_is_answered(loaded):
         assert {value.shape[0] for value in answer.values()} == {2}
 
 
+@pytest.mark.usefixtures("eager_functions")
 def test_a_request_of_each_signature_of_a_language_model_is_answered(make_module):
     tokenizer = make_module().tokenizers.source
     sizes = {"num_decoder_layers": 1, "hidden_dim": 8, "intermediate_dim": 8, "num_heads": 2}

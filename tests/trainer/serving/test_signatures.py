@@ -161,6 +161,7 @@ class RandomModel:
         return tf.gather(self.by_previous, ids) + state["source"], state
 
 
+@pytest.mark.usefixtures("eager_functions")
 def test_early_stopping_ends_with_the_first_complete_translations(tokenizer, sentences):
     """A large exponent prefers long translations, which are not found if the search stops early."""
     model, tokenizers = RandomModel(tokenizer.vocab_size), Tokenizers.shared(tokenizer)
@@ -169,7 +170,9 @@ def test_early_stopping_ends_with_the_first_complete_translations(tokenizer, sen
         TranslationModule(model, tokenizers, TranslationSettings(early_stopping=early, **settings))
         for early in (False, True)
     ]
-    late, early = (module.serve(sentences)["translations"].numpy().tolist() for module in found)
+    late, early = (
+        module.serve(tf.constant(sentences))["translations"].numpy().tolist() for module in found
+    )
     length = lambda texts: sum(map(len, texts))
     assert length(early) < length(late)
 

@@ -31,6 +31,7 @@ class EndlessModel:
         return 9.0 * (always - never), state
 
 
+@pytest.mark.usefixtures("eager_functions")
 def test_length_limit_depends_on_each_source_length():
     text = [word for pair in generate("train", size=59) for word in pair]
     tokenizer = SentencePieceTokenizer.train(text, vocab_size=101)
@@ -49,6 +50,7 @@ def test_length_limit_depends_on_each_source_length():
         assert answer.score == pytest.approx(log_prob / ((5 + limit) / 6) ** 0.6, rel=1e-3)
 
 
+@pytest.mark.usefixtures("eager_functions")
 def test_spaces_around_sentences_do_not_change_translations_of_imported_models():
     vocabulary = Path(__file__).parents[2] / "reference" / "subwords" / "sentences.vocab"
     tokenizer = SubwordTokenizer.from_file(vocabulary)
