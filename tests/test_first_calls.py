@@ -560,17 +560,16 @@ def check_score_tokens(rng, length):
 
 
 def log_probs_of(model, source, max_length):
-    """Returns a function of outputs: the log-probabilities that a call of the model gives."""
+    """Returns a function of outputs: the log-probabilities of the ids that follow, in NumPy."""
 
     def log_probs(outputs):
-        ids = np.zeros((4, max_length), "int32")
+        ids = np.zeros((len(outputs), max_length), "int32")
         for row, output in zip(ids, outputs):
             row[: len(output)] = output
-        inputs = ids
-        if isinstance(model, models.Transformer):
-            inputs = {"inputs": np.repeat(source, 4, axis=0), "targets": ids}
-        logits = array(model(inputs))[range(len(outputs)), [len(output) for output in outputs]]
-        return np.log(softmax(logits))
+        sources = np.repeat(source, len(outputs), axis=0)
+        logits = logits_of_transformer(model, sources, ids)
+        positions = [len(output) for output in outputs]
+        return np.log(softmax(logits[range(len(outputs)), positions]))
 
     return log_probs
 

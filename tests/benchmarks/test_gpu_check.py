@@ -183,7 +183,7 @@ app.run(check.main)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_training_on_two_devices_of_tensorflow():
     pytest.importorskip("tensorflow")
     sizes = [*SIZES, "--pairs=3", "--preset=one_layer", "--logical_gpus=2", "--budget_s=900"]

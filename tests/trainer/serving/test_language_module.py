@@ -90,7 +90,7 @@ def test_generate_equals_generate_of_the_model(name, eager_searches):
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"position": "learned", "max_length": 12, "dtype": "bfloat16"}], ids=str
+    "settings", [{}, {"position": "learned", "max_length": 6, "dtype": "bfloat16"}], ids=str
 )
 def test_defaults_are_those_of_generate(settings, eager_searches, eager_functions):
     model = make_model(**settings)
@@ -171,7 +171,7 @@ def test_invalid_prompts_raise(prompts, message):
         module.generate(prompts=tf.constant(prompts))
 
 
-def test_scores_have_no_limit_except_learned_positions():
+def test_scores_have_no_limit_except_learned_positions(eager_functions):
     ids = np.random.default_rng(1).integers(2, V, (2, LENGTH + 5)).astype("int32")
     found = shared_module("beam").score(ids=ids)
     expected = score_tokens(shared_model()(ids), ids)

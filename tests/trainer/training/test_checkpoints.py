@@ -157,7 +157,7 @@ def test_corrupt_checkpoints_do_not_displace_those_of_the_resumed_run(tmp_path, 
 
 
 def test_checkpoint_that_can_not_be_read_is_not_corrupt(checkpoints, model, fill_disk):
-    (checkpoints.save(model, 2) / "model.npz").unlink()
+    damage(checkpoints.save(model, 2) / "model.npz", truncate)
     with pytest.raises(ValueError, match="All 1 checkpoints in .* are corrupt. Remove them"):
         checkpoints.restore_latest(model)
     fill_disk(np, "load")  # another OSError than that of a corrupt index
@@ -304,7 +304,7 @@ def make(position="relative"):
     return model, optimizer
 
 
-@pytest.mark.parametrize("position", ["relative", "sinusoidal", "learned"])
+@pytest.mark.parametrize("position", ["relative", "learned"])
 def test_every_variable_has_a_key_that_is_equal_in_all_models(position):
     (model, optimizer), (other, other_optimizer) = make(position), make(position)
     assert model.variables[0].path != other.variables[0].path, "automatic names differ"
