@@ -651,7 +651,10 @@ def check_hparams(rng):
         assert {key: hparams[key] for key in settings} == settings, name
 
 
-@first_call("config_from_hparams", "t2t_weights", "load_t2t_weights", "is_language_model")
+@first_call(
+    *("config_from_hparams", "t2t_weights", "load_t2t_weights", "is_language_model"),
+    lengths=(SHORT,),
+)
 def check_weights(rng, length):
     hparams = t2t.parse_hparams("transformer_relative_tiny", "hidden_size=8,num_hidden_layers=1")
     config = t2t.config_from_hparams(hparams, vocab_size=VOCAB)
@@ -716,10 +719,9 @@ def test_attention_where_the_implementation_changes(causal, rng, run_log):
     assert run_log == [implementation(length, causal=causal) for length in lengths]
 
 
-@pytest.mark.parametrize("length", SEARCH_LENGTHS)
-def test_beam_search_where_a_loop_begins(length):
-    ids, _ = run_search(decoding.beam_search, length)
-    assert ids == best_output(log_probs_of_step, length)
+def test_beam_search_where_loops_begin():
+    ids, _ = run_search(decoding.beam_search, SEARCH_LENGTHS[-1])
+    assert ids == best_output(log_probs_of_step, SEARCH_LENGTHS[-1])
 
 
 # Programs.

@@ -156,18 +156,6 @@ def test_greedy_and_beam_search_equal_ctranslate2(kind, normalize_first, rng, tr
     np.testing.assert_allclose(scores, log_probs / length**0.7, rtol=1e-4, atol=2e-5)
 
 
-def test_padding_is_excluded_from_search_and_softmax(rng, translator):
-    model = random_model(rng)
-    # Without the exclusion, padding would be the most likely id at every step.
-    table = ops.convert_to_numpy(model.output_embedding.embeddings).copy()
-    table[0] = 100 * table[EOS_ID]
-    model.output_embedding.embeddings.assign(table)
-    options = {"beam_size": 4, "num_hypotheses": 4, "max_decoding_length": 7}
-    ids, scores = translate(translator(model), SOURCES, **options)
-    assert not any(0 in hypothesis for hypotheses in ids for hypothesis in hypotheses)
-    assert (scores > -1e4).all()
-
-
 @pytest.mark.parametrize(
     "settings, message",
     [

@@ -7,10 +7,9 @@ import pytest
 import tensorflow as tf
 
 from t2t_relpos.decoding import beam_search
-from t2t_relpos.models import TransformerConfig
 from trainer.data.tokenizer import EOS_ID, PAD_ID, Tokenizers
 from trainer.model_dir import ModelDirectory
-from trainer.serving.translation_module import TranslationModule, TranslationSettings
+from trainer.serving.translation_module import TranslationModule
 from trainer.serving.translator import NO_OUTPUT_SCORE
 
 HOSTILE = [
@@ -139,40 +138,6 @@ def test_translations_that_end_within_the_maximum_length_are_complete(
     found = translate(loaded, sentences, **options)["complete"]
     np.testing.assert_array_equal(found, complete[:, None])
     assert complete.any() if max_length > 1 else not complete.all()
-
-
-class RandomModel:
-    """A model whose next id depends on the previous id and on the ids of the source."""
-
-    def __init__(self, vocab_size):
-        self.config = TransformerConfig(vocab_size=vocab_size)
-        tables = np.random.default_rng(7).normal(size=[2, vocab_size, vocab_size])
-        tables[0, :, 1] += 2.0  # so that most translations end
-        self.by_previous, self.by_source = tf.constant(tables, tf.float32)
-
-    def start_search(self, source, max_length, beam_size, growing=True):
-        real = tf.cast(source != 0, tf.float32)
-        rows = tf.gather(self.by_source, source)
-        return {"source": tf.einsum("bsv,bs->bv", rows, real) / 3.0}, self.step
-
-    def step(self, ids, state):
-        return tf.gather(self.by_previous, ids) + state["source"], state
-
-
-@pytest.mark.usefixtures("eager_functions")
-def test_early_stopping_ends_with_the_first_complete_translations(tokenizer, sentences):
-    """A large exponent prefers long translations, which are not found if the search stops early."""
-    model, tokenizers = RandomModel(tokenizer.vocab_size), Tokenizers.shared(tokenizer)
-    settings = {"max_input_length": 9, "extra_length": 5, "beam_size": 2, "alpha": 4.0}
-    found = [
-        TranslationModule(model, tokenizers, TranslationSettings(early_stopping=early, **settings))
-        for early in (False, True)
-    ]
-    late, early = (
-        module.serve(tf.constant(sentences))["translations"].numpy().tolist() for module in found
-    )
-    length = lambda texts: sum(map(len, texts))
-    assert length(early) < length(late)
 
 
 def test_score_equals_the_keras_model(loaded, sentences, tokenizer, trained_model_dir):
