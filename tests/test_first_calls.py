@@ -608,6 +608,7 @@ def check_generate_of_language_model(prompt):
     assert not ranks(language_model(), prompt, ids_of(output))[length:].any()
 
 
+@pytest.mark.usefixtures("eager_searches")
 @pytest.mark.parametrize("length", [3, pytest.param(LONG, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("check", [check_generate_of_transformer, check_generate_of_language_model])
 def test_generate_without_arguments(check, length, rng):

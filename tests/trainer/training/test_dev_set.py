@@ -208,15 +208,11 @@ def test_scores_come_from_the_chief(tmp_path):
     assert run.evaluations.entries == [DevResult(2, 2.5, 0.5, 12.5, 12.5)]
 
 
-@pytest.fixture
-def corpus():
-    return PairCorpus(tuple(generate("dev", size=70)))
+PAIRS = tuple(generate("dev", size=70))
 
 
-def test_scores_equal_those_of_greedy_translations_by_the_current_weights(
-    trained_model_dir, corpus
-):
-    directory = ModelDirectory.open(trained_model_dir)
+def test_scores_equal_those_of_greedy_translations_by_the_current_weights(trained_model_dir):
+    directory, corpus = ModelDirectory.open(trained_model_dir), PairCorpus(PAIRS[:24])
     model = directory.load_model()
     translate = DevTranslator(model, directory.load_tokenizers(), corpus, longest=60)
     before = model.get_weights()
@@ -232,7 +228,7 @@ def test_scores_equal_those_of_greedy_translations_by_the_current_weights(
     assert dev.bleu == pytest.approx(bleu) and bleu > 0
     chrf = CHRF().corpus_score(answers, [list(corpus.targets())]).score
     assert dev.chrf == pytest.approx(chrf) and chrf > 0
-    assert dev.samples == [Sample(*corpus.pairs[i], answers[i]) for i in (0, 23, 46)]
+    assert dev.samples == [Sample(*corpus.pairs[i], answers[i]) for i in (0, 8, 16)]
 
 
 @pytest.fixture
@@ -258,8 +254,8 @@ def test_bleu_of_text_without_spaces_needs_a_tokenizer(lowered):
     assert lowered(corpus)().chrf == pytest.approx(100)
 
 
-def test_interrupted_translation_returns_none(lowered, corpus):
-    calls = []
+def test_interrupted_translation_returns_none(lowered):
+    calls, corpus = [], PairCorpus(PAIRS)
 
     def interrupted():
         calls.append(None)
