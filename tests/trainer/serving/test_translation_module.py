@@ -76,7 +76,8 @@ def test_settings_are_those_of_the_search(early, tokenizer, monkeypatch):
     monkeypatch.setattr(translation_module, "beam_search", recording_search)
     settings = TranslationSettings(extra_length=5, beam_size=2, alpha=4.0, early_stopping=early)
     model = EndlessModel(tokenizer.vocab_size)
-    TranslationModule(model, Tokenizers.shared(tokenizer), settings).serve(tf.constant(["a"]))
+    module = TranslationModule(model, Tokenizers.shared(tokenizer), settings)
+    module.serve(tf.constant(["a"]))
     assert found == [(2, 4.0, early)]
 
 
