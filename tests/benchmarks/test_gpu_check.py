@@ -1,15 +1,13 @@
 """Tests of `make gpu-check` on the CPU, with tiny sizes."""
 
 import re
-import subprocess
-import sys
 
 import keras
 import pytest
 from absl import flags
 from benchmark_runs import run
 from programs import loaded
-from subprocesses import ROOT, environment, run_python
+from subprocesses import environment, run_python
 
 from benchmarks.workers import take_turns
 from t2t_relpos.models import PRESETS
@@ -121,25 +119,6 @@ def test_take_turns_ends_after_a_turn_of_all(seconds, runs, turns):
     assert {name: len(found) for name, found in times.items()} == dict.fromkeys("abc", turns)
     assert sorted(called) == sorted(turns * "abc")
     assert min(min(found) for found in times.values()) >= 0
-
-
-def test_tests_run_in_full_precision_for_a_third_of_the_time(check, monkeypatch):
-    calls = []
-
-    def fail(command, **options):
-        calls.append((command, options))
-        return subprocess.CompletedProcess(command, returncode=1)
-
-    monkeypatch.setattr(check.subprocess, "run", fail)
-    checked = check.Check(300.0)
-    checked.run_tests()
-    [(command, options)] = calls
-    assert command[:3] == [sys.executable, "-m", "pytest"]
-    paths = [str(ROOT / "tests" / folder / "test_on_gpu.py") for folder in ("attention", "layers")]
-    assert command[-4:] == ["-m", "gpu", *paths]
-    assert 90 < options["timeout"] <= 100
-    assert options["env"]["NVIDIA_TF32_OVERRIDE"] == "0"
-    assert checked.failed == ["tests"]
 
 
 @pytest.mark.long

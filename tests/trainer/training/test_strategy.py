@@ -37,48 +37,39 @@ def with_gpus(monkeypatch):
     return set_number
 
 
+WITH_XLA, WITHOUT_XLA = ({"strategy": "mirrored", "jit_compile": x} for x in (True, False))
+
+
 @pytest.mark.parametrize(
-    ("gpus", "settings", "expected"),
+    ("gpus", "settings", "recorded", "expected"),
     [
-        (0, {}, ("one", False)),
-        (1, {}, ("one", True)),
-        (2, {}, ("mirrored", False)),
-        (2, {"strategy": "one"}, ("one", True)),
-        (2, {"strategy": "multiworker"}, ("multiworker", False)),
-        (1, {"strategy": "mirrored"}, ("mirrored", False)),
-        (0, {"logical_devices": 2}, ("mirrored", False)),
-        (0, {"jit_compile": True}, ("one", True)),
-        (1, {"jit_compile": False}, ("one", False)),
-        (2, {"jit_compile": True}, ("mirrored", True)),
-        (1, {"deterministic": True}, ("one", False)),
+        (0, {}, None, ("one", False)),
+        (1, {}, None, ("one", True)),
+        (2, {}, None, ("mirrored", False)),
+        (2, {"strategy": "one"}, None, ("one", True)),
+        (2, {"strategy": "multiworker"}, None, ("multiworker", False)),
+        (1, {"strategy": "mirrored"}, None, ("mirrored", False)),
+        (0, {"logical_devices": 2}, None, ("mirrored", False)),
+        (0, {"jit_compile": True}, None, ("one", True)),
+        (1, {"jit_compile": False}, None, ("one", False)),
+        (2, {"jit_compile": True}, None, ("mirrored", True)),
+        (1, {"deterministic": True}, None, ("one", False)),
+        # A resumed run keeps XLA with the same strategy.
+        (2, {}, WITH_XLA, ("mirrored", True)),
+        (2, {"jit_compile": False}, WITH_XLA, ("mirrored", False)),
+        (2, {"deterministic": True}, WITH_XLA, ("mirrored", False)),
+        (2, {"jit_compile": True}, WITHOUT_XLA, ("mirrored", True)),
+        (2, {}, WITH_XLA | {"strategy": "one"}, ("mirrored", False)),
+        (1, {}, WITHOUT_XLA | {"strategy": "one"}, ("one", False)),
+        (1, {}, WITHOUT_XLA, ("one", True)),
+        (0, {}, WITH_XLA | {"strategy": "one"}, ("one", True)),
+        (2, {"strategy": "multiworker"}, WITH_XLA, ("multiworker", False)),
     ],
 )
-def test_strategy_and_xla_of_a_machine(gpus, settings, expected, with_gpus):
+def test_strategy_and_xla_of_a_machine(gpus, settings, recorded, expected, with_gpus):
     with_gpus(gpus)
-    found = device_settings(RunConfig(**RUN, **settings))
+    found = device_settings(RunConfig(**RUN, **settings), recorded)
     assert (found["strategy"], found["jit_compile"]) == expected
-
-
-@pytest.mark.parametrize(
-    ("gpus", "strategy", "jit_compile", "settings", "expected"),
-    [
-        (2, "mirrored", True, {}, True),
-        (2, "mirrored", True, {"jit_compile": False}, False),
-        (2, "mirrored", True, {"deterministic": True}, False),
-        (2, "mirrored", False, {"jit_compile": True}, True),
-        (2, "one", True, {}, False),
-        (1, "one", False, {}, False),
-        (1, "mirrored", False, {}, True),
-        (0, "one", True, {}, True),
-        (2, "mirrored", True, {"strategy": "multiworker"}, False),
-    ],
-)
-def test_resumed_run_keeps_xla_with_the_same_strategy(
-    gpus, strategy, jit_compile, settings, expected, with_gpus
-):
-    with_gpus(gpus)
-    recorded = {"strategy": strategy, "jit_compile": jit_compile}
-    assert device_settings(RunConfig(**RUN, **settings), recorded)["jit_compile"] is expected
 
 
 @pytest.mark.parametrize("error", [None, "InternalError: no libdevice"])
