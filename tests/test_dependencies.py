@@ -7,8 +7,12 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 from trainer import errors
 
+# The nodes of syntax trees are many objects for the garbage collector.
+pytestmark = pytest.mark.usefixtures("frozen_objects")
 ROOT = Path(__file__).parent.parent
 FRAMEWORKS = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "jax", "torch", "triton"}
 STANDARD_LIBRARY = {

@@ -52,10 +52,6 @@ def test_readme_replacement_layer_has_the_same_output_shape():
     assert shapes == [(2, 3, 7), (2, 3, 7)]
 
 
-def test_readme_is_short():
-    assert len(README.splitlines()) <= 150
-
-
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_commands_use_existing_flags(program):
     values = flags.FlagValues()
@@ -65,9 +61,3 @@ def test_commands_use_existing_flags(program):
     used = {name for line in lines for name in re.findall(r"--(\w+)", line)}
     assert lines
     assert used <= {*values, "help"}
-
-
-def test_readme_make_targets_exist():
-    makefile = (ROOT / "Makefile").read_text()
-    for target in set(re.findall(r"\bmake ([a-z][\w-]*)", README)) - {"and"}:
-        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target

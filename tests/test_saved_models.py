@@ -39,7 +39,19 @@ def as_array(x):
     return ops.convert_to_numpy(ops.cast(x, "float32"))
 
 
-@pytest.mark.parametrize("name", [*DIRECTORIES, "causal_lm"])
+# Each version, and each model, in a fast test.
+FAST = {"0_2": ("relative", "subwords", "post_norm"), "0_3": ("untied", "float16", "causal_lm")}
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        pytest.param(version, name, marks=() if name in FAST[version] else pytest.mark.slow)
+        for version in VERSIONS
+        for name in (*DIRECTORIES, "causal_lm")
+    ],
+    indirect=["folder"],
+)
 def test_models_decode_the_same_ids(name, folder, expected, eager_searches):
     path = folder / name
     path = path / "model.keras" if path.is_dir() else path.with_suffix(".keras")

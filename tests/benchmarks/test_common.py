@@ -17,12 +17,6 @@ def test_in_turns_rotates_the_order_of_names():
     ]
 
 
-def test_tables_are_markdown(capsys):
-    tables.print_header(["model", "low – high"])
-    tables.print_cells(["this", "2 – 3"])
-    assert capsys.readouterr().out == "| model | low – high |\n| --- | --- |\n| this | 2 – 3 |\n"
-
-
 def test_median_with_its_interval():
     assert tables.format_median([3.0, 3.0, 3.0]) == "3.00 (3.00 – 3.00)"
     # Most samples of 99 equal values and one other value have the median of the equal ones.

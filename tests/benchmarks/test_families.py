@@ -14,7 +14,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("part", ["attention", "encoder"])
+@pytest.mark.parametrize("part", [pytest.param("attention", marks=pytest.mark.long), "encoder"])
 def test_table_has_a_row_for_each_family(part):
     families = "VITS,Granite Speech 5" if part == "attention" else "VITS"
     sizes = "--lengths=16", "--runs=2", "--batch_size=2"

@@ -11,10 +11,8 @@ from benchmark_runs import run
 from programs import loaded
 
 from examples.synthetic_corpus import generate
-from t2t_relpos.models import Transformer, TransformerConfig
 
 pytestmark = pytest.mark.slow
-SIZES = {"vocab_size": 31, "num_encoder_layers": 2, "num_decoder_layers": 3, "num_heads": 3}
 INPUTS, TARGETS = np.array([[5, 1, 0], [4, 4, 1]]), np.array([[3, 1], [1, 0]])
 
 
@@ -57,49 +55,3 @@ def test_batches_have_at_most_the_given_tokens_and_are_saved(files, tmp_path):
         assert max(inputs.size, targets.size) <= 67
     arrays = np.load(tmp_path / "batches.npz")
     np.testing.assert_array_equal(arrays["targets_2"], made[2][1])
-
-
-@pytest.mark.parametrize("preset", ["tiny", "shaw_base"])
-def test_torch_model_is_the_transformer_with_biases_of_attention(preset):
-    torch_step = pytest.importorskip("benchmarks.training.torch_step")
-    config = TransformerConfig.from_preset(preset, vocab_size=31, position="sinusoidal")
-    layers = config.num_encoder_layers, config.num_decoder_layers
-    model = torch_step.TranslationModel(config.to_dict(), 0.1, max_length=7)
-    ours = Transformer(config)
-    ours({"inputs": INPUTS, "targets": TARGETS})
-    # PyTorch's attention has four biases, and its stacks end in a normalization.
-    biases = (layers[0] + 2 * layers[1]) * 4 * config.hidden_dim
-    biases += 0 if config.normalize_first else 4 * config.hidden_dim
-    count = sum(parameter.numel() for parameter in model.parameters())
-    assert count == ours.count_params() + biases
-
-
-def test_torch_step_starts_at_the_entropy_of_the_vocabulary_and_learns():
-    torch_step = pytest.importorskip("benchmarks.training.torch_step")
-    sizes = SIZES | {"vocab_size": 997, "hidden_dim": 24, "intermediate_dim": 17}
-    config = TransformerConfig(**sizes, dropout=0.0).to_dict()
-    settings = {"config": config, "threads": 1, "label_smoothing": 0.1, "max_length": 9}
-    ids = np.random.default_rng(1).integers(2, 997, (2, 20, 9))
-    losses = torch_step.make(settings)([(ids[0], ids[1])] * 20)()
-    assert len(losses) == 20
-    # Normalized states and rows of length 1 give logits with a variance of 1.
-    assert losses[0] == pytest.approx(np.log(997) + 0.5, abs=0.5)
-    assert losses[-1] < losses[0]
-
-
-def test_torch_loss_ignores_padding_and_later_targets():
-    """Padding and other sentences of the batch do not change the losses of a sentence."""
-    torch = pytest.importorskip("torch")
-    torch_step = pytest.importorskip("benchmarks.training.torch_step")
-    config = TransformerConfig(hidden_dim=12, intermediate_dim=17, **SIZES).to_dict()
-    model = torch_step.TranslationModel(config, 0.0, max_length=9).eval()
-    padded = np.pad(INPUTS, ((0, 0), (0, 3))), np.pad(TARGETS, ((0, 0), (0, 4)))
-    of_batch, of_padded = (
-        model(*(torch.tensor(ids) for ids in batch)).item() for batch in ((INPUTS, TARGETS), padded)
-    )
-    assert of_padded == pytest.approx(of_batch, rel=1e-5)
-    first, second = (
-        model(*(torch.tensor(ids[[i]]) for ids in (INPUTS, TARGETS))).item() for i in (0, 1)
-    )
-    # Two target tokens and one.
-    assert of_batch == pytest.approx((2 * first + second) / 3, rel=1e-5)

@@ -13,7 +13,6 @@ from t2t_relpos import CausalLM
 from t2t_relpos.t2t import config_from_hparams, parse_hparams
 from trainer.import_t2t import write_checkpoint
 
-SUSTAIN = 64
 # `write_checkpoint` writes embeddings in 16 shards.
 SIZES = "num_hidden_layers=1,hidden_size=16,filter_size=32,num_heads=2"
 SIZES += ",symbol_modality_num_shards=16"
@@ -34,38 +33,6 @@ def shift(steps):
 
 def velocity(value):
     return 278 + (value - 1) // 4
-
-
-@pytest.fixture
-def write(tmp_path):
-    """Returns a function that writes tracks of (time in ms, message type, values) to a file."""
-
-    mido = pytest.importorskip("mido")
-
-    def write(*tracks, **header):
-        file = mido.MidiFile(**{"type": 1, "ticks_per_beat": 500} | header)
-        for events in tracks:
-            track, now = mido.MidiTrack(), 0
-            for time, kind, values in events:
-                track.append(mido.Message(kind, time=time - now, **values))
-                now = time
-            file.tracks.append(track)
-        file.save(tmp_path / "x.mid")
-        return str(tmp_path / "x.mid")
-
-    return write
-
-
-def note_on(time, note, velocity=64, channel=0):
-    return time, "note_on", {"note": note, "velocity": velocity, "channel": channel}
-
-
-def note_off(time, note, channel=0):
-    return time, "note_off", {"note": note, "channel": channel}
-
-
-def pedal(time, value, channel=0):
-    return time, "control_change", {"control": SUSTAIN, "value": value, "channel": channel}
 
 
 def rows(notes):
@@ -115,74 +82,44 @@ def test_encode_vectors(notes, ids):
     assert encode(notes[::-1]) == ids
 
 
-def test_decode_reports_irregular_events():
-    ids = [on(60), off(60), 0, off(61), on(62), shift(100), on(64), 1, shift(50), off(62)]
-    notes, counts = decode(ids)
-    assert notes == [Note(0.0, 1.0, 62, 100)]
-    assert found(counts) == {
-        "Padding ignored": 1,
-        "Ends of keys that were not struck, ignored": 1,
-        "Notes that end with the last event": 2,
-        "Notes of zero length removed": 2,
-    }
+# Times in ms, and messages. The pedal is control 64, and notes of channel 9 are drums.
+MESSAGES = """
+    0 control_change control=64 value=127
+    0 note_on note=60
+    0 note_on note=64
+    100 note_off note=60
+    150 note_off note=64
+    300 note_on note=60
+    350 note_off note=60
+    500 control_change control=64 value=0
+    600 program_change program=40
+    600 pitchwheel pitch=100
+    600 note_on note=20
+    600 note_on note=109
+    700 note_off note=20
+    700 note_off note=109
+    700 note_on note=60
+    700 note_off note=60
+    800 note_on note=108
+    900 note_off note=108
+    900 note_on channel=9 note=35
+    999 note_off channel=9 note=35
+    999 note_on note=61
+"""
 
 
-def test_round_trip_through_midi_keeps_times(tmp_path, rng):
-    pytest.importorskip("mido")
-    starts = rng.uniform(0, 20, 300)
-    # Keys in turn, so that equal keys do not overlap.
-    notes = [
-        Note(start, start + length, 21 + i % 88, int(value))
-        for i, (start, length, value) in enumerate(
-            zip(np.sort(starts), rng.uniform(0.001, 2.0, 300), rng.integers(1, 128, 300))
-        )
-    ]
-    decoded, counts = decode(encode(notes))
-    write_midi(tmp_path / "x.mid", decoded)
-    read, read_counts = read_midi(tmp_path / "x.mid")
-    assert len(read) == 300 and found(counts) == found(read_counts) == {}
-    # Two notes may start in one step, so the order by start and key may differ.
-    read, notes = (sorted(x, key=lambda note: (note.pitch, note.start)) for x in (read, notes))
-    for note, expected in zip(read, notes):
-        assert note.pitch == expected.pitch
-        assert abs(note.start - expected.start) <= 0.005 + 1e-9
-        assert abs(note.end - expected.end) <= 0.01
-        assert 0 <= expected.velocity - note.velocity < 4
-    assert encode(read) == encode(decoded)
-
-
-def test_sustain_extends_notes_to_the_pedal_or_the_same_key(write):
-    path = write(
-        [
-            pedal(0, 127),
-            *(note_on(0, 60), note_on(0, 64), note_off(100, 60), note_off(150, 64)),
-            *(note_on(300, 60), note_off(350, 60)),
-            pedal(500, 0),
-            *(note_on(600, 67), note_off(700, 67)),
-        ]
-    )
-    notes, counts = read_midi(path)
-    assert rows(notes) == [
-        (0.0, 0.3, 60, 64),
-        (0.0, 0.5, 64, 64),
-        (0.3, 0.5, 60, 64),
-        (0.6, 0.7, 67, 64),
-    ]
-    assert found(counts) == {}
-
-
-def test_read_midi_reports_all_that_it_removes(write):
-    path = write(
-        [
-            (0, "program_change", {"program": 40}),
-            (0, "pitchwheel", {"pitch": 100}),
-            *(note_on(0, 20), note_on(0, 109), note_off(100, 20), note_off(100, 109)),
-            *(note_on(100, 60), note_off(100, 60), note_on(200, 108), note_off(300, 108)),
-            *(note_on(300, 35, channel=9), note_off(400, 35, channel=9), note_on(500, 61)),
-        ]
-    )
-    notes, counts = read_midi(path)
-    assert rows(notes) == [(0.2, 0.3, 108, 64)]
+def test_read_midi_applies_the_pedal_and_reports_what_it_removes(tmp_path):
+    mido = pytest.importorskip("mido")
+    track, now = mido.MidiTrack(), 0
+    for line in MESSAGES.strip().splitlines():
+        time, message = line.split(maxsplit=1)
+        track.append(mido.Message.from_str(f"{message} time={int(time) - now}"))
+        now = int(time)
+    mido.MidiFile(type=1, ticks_per_beat=500, tracks=[track]).save(tmp_path / "x.mid")
+    notes, counts = read_midi(str(tmp_path / "x.mid"))
+    # The pedal extends a note until it is released, or until its key is struck again.
+    of_pedal = [(0.0, 0.3, 60, 64), (0.0, 0.5, 64, 64), (0.3, 0.5, 60, 64)]
+    assert rows(notes) == [*of_pedal, (0.8, 0.9, 108, 64)]
     assert found(counts) == {
         "Drum notes removed": 1,
         "Messages pitchwheel ignored": 1,

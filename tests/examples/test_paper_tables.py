@@ -1,54 +1,12 @@
-"""Tests of `examples.paper_tables`: the paper's scores, and a run with a stub for the trainer."""
+"""Tests of `examples.paper_tables`: runs with a stub for the trainer."""
+
+import sys
 
 import pytest
 from programs import Program
 
 from examples.paper_tables import __main__ as paper_tables
 from examples.paper_tables import trial
-from examples.paper_tables.variants import EXPERIMENTS, make_variants
-
-# Label, folder name and the paper's results. Equal configurations have equal names.
-VARIANTS = {
-    "table1": """
-        shaw_base, absolute | shaw_base-position=sinusoidal | 26.5 | 38.2
-        shaw_base, relative | shaw_base | 26.8 | 38.7
-        shaw_base, both | shaw_base-position=relative+sinusoidal | no further gain | no further gain
-        shaw_big, absolute | shaw_big-position=sinusoidal | 27.9 | 41.2
-        shaw_big, relative | shaw_big | 29.2 | 41.5
-        shaw_big, both | shaw_big-position=relative+sinusoidal | no further gain | no further gain
-        """,
-    "table2": """
-        k = 0 | shaw_base-max_relative_position=0 | 12.5
-        k = 1 | shaw_base-max_relative_position=1 | 25.5
-        k = 2 | shaw_base-max_relative_position=2 | 25.8
-        k = 4 | shaw_base-max_relative_position=4 | 25.9
-        k = 16 | shaw_base | 25.8
-        k = 64 | shaw_base-max_relative_position=64 | 25.9
-        k = 256 | shaw_base-max_relative_position=256 | 25.8
-        """,
-    "table3": """
-        a^V and a^K | shaw_base | 25.8
-        a^V only | shaw_base-use_key_table=false | 25.3
-        a^K only | shaw_base-use_value_table=false | 25.8
-        neither | shaw_base-position=none | 12.5
-        """,
-    "lengths": """
-        relative | shaw_base-max_length=11
-        sinusoidal | shaw_base-max_length=11-position=sinusoidal
-        learned | shaw_base-max_length=11-position=learned
-        """,
-}
-
-
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_make_variants(experiment):
-    presets = ["shaw_base", "shaw_big"] if experiment == "table1" else ["shaw_base"]
-    found = [
-        " | ".join(map(str, (variant.label, variant.name, *variant.paper.values())))
-        for variant in make_variants(experiment, presets, 11)
-    ]
-    assert found == [line.strip() for line in VARIANTS[experiment].strip().splitlines()]
-
 
 # Writes the reference as the translation, without the last word of models without tables.
 STUB = """
@@ -113,7 +71,12 @@ def test_run_writes_a_table_and_repeats_nothing(folder, tmp_path, monkeypatch, c
     assert [call.split()[0] for call in calls[1:]] == ["trainer.evaluate"] * 2
 
 
-def test_errors_of_a_child_process_are_reported(tmp_path):
-    message = r"trainer.train failed with exit status 1. Last lines of .*log.txt:(.|\n)*no/such"
+def test_errors_of_a_child_process_are_reported(tmp_path, monkeypatch):
+    (tmp_path / "stub.py").write_text("import sys; sys.exit('no such file')")
+    make_command = lambda module, flags: [sys.executable, str(tmp_path / "stub.py"), module]
+    monkeypatch.setattr(trial, "_make_command", make_command)
+    message = (
+        r"trainer.train failed with exit status 1. Last lines of .*log.txt:(.|\n)*no such file"
+    )
     flags = "--data=no/such", "--presets=tiny", "--train_steps=1"
     Program(paper_tables).fails(message, "table3", *flags, f"--output_dir={tmp_path}")

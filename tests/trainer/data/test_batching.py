@@ -10,10 +10,7 @@ from trainer.data.batching import (
     report_lengths,
     training_batches,
 )
-from trainer.data.encoding import EncodedPairs, encode_pairs
-from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
-from trainer.data.text_files import read_text
-from trainer.data.tokenizer import Tokenizers
+from trainer.data.encoding import EncodedPairs
 
 SETTINGS = {"batch_tokens": 127, "max_length": 31, "seed": 5}
 
@@ -144,23 +141,3 @@ def test_report_lengths_counts_skipped_pairs_and_buckets(make_pairs, monkeypatch
     # Buckets 8, 10 and 11. The others are too long or blank.
     pairs = make_pairs([2, 8, 10, 11, 12, 1, 3], [3, 4, 4, 9, 40, 1, 1])
     assert report_lengths(pairs, max_length=11).buckets == 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["multi30k", "wmt_sample"])
-def test_batches_of_real_text_have_little_padding(real_text, name):
-    folder = real_text(name)
-    corpus = read_text(str(folder / "train.en.gz"), str(folder / "train.de.gz"))
-    tokenizer = SentencePieceTokenizer.train(corpus.sentences(), vocab_size=8000)
-    pairs = encode_pairs(corpus, Tokenizers.shared(tokenizer))
-    used = report_lengths(pairs, 256).used
-    assert used > 0.99 * len(pairs)
-    tokens = positions = rows = 0
-    batches = training_batches(pairs, batch_tokens=4096, max_length=256, seed=0)
-    for batch in batches.as_numpy_iterator():
-        tokens += sum(np.count_nonzero(ids) for ids in batch.values())
-        positions += sum(ids.size for ids in batch.values())
-        rows += len(batch["targets"])
-        if rows == used:
-            break
-    assert tokens / positions > 0.9

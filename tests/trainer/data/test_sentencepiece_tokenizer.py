@@ -12,15 +12,6 @@ from trainer.data.sentencepiece_tokenizer import NORMALIZATIONS, SentencePieceTo
 SENTENCES = [text for pair in generate("train", size=211) for text in pair]
 
 
-def test_detokenize_inverts_tokenize(tokenizer):
-    ids = tokenizer.tokenize(tf.constant(SENTENCES[:31]))
-    assert ids.dtype == tf.int32
-    for row in ids.to_list():
-        assert row[-1] == 1 and row.count(1) == 1
-        assert all(2 < i < 307 for i in row[:-1])
-    assert [text.decode() for text in tokenizer.detokenize(ids).numpy()] == SENTENCES[:31]
-
-
 def test_tokenize_equals_the_sentencepiece_package(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "vocab.model")
     processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "vocab.model"))

@@ -2,14 +2,13 @@
 `t2t_relpos.t2t.subwords`.
 """
 
-import gzip
 import json
 
 import compare_subwords
 import pytest
 import tensorflow as tf
 
-from t2t_relpos.t2t.subwords import SubwordVocabulary, alphanumeric_characters
+from t2t_relpos.t2t.subwords import alphanumeric_characters
 from trainer.data.subword_tokenizer import SubwordTokenizer
 
 RECORDED = {path.stem: path for path in compare_subwords.VOCABULARIES}
@@ -75,19 +74,3 @@ def test_from_file_of_a_missing_or_other_file_raises(tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             SubwordTokenizer.from_file(tmp_path / f"{name}.vocab")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("folder", ["wmt_sample", "multi30k"])
-def test_real_text_equals_the_python_vocabulary(real_text, folder):
-    files = sorted(real_text(folder).glob("*.gz"))
-    assert files
-    texts = [gzip.decompress(file.read_bytes()).decode() for file in files]
-    lines = [line for text in texts for line in text.split("\n")][::53]
-    content = RECORDED["small"].read_bytes()
-    plain, tokenizer = SubwordVocabulary.from_bytes(content), SubwordTokenizer(content)
-    expected = [plain.encode(line) for line in lines]
-    ids = tokenizer.tokenize(tf.constant(lines))
-    assert ids.to_list() == [row + [1] for row in expected]
-    texts = [text.decode() for text in tokenizer.detokenize(ids).numpy()]
-    assert texts == [plain.decode(row) for row in expected] == lines

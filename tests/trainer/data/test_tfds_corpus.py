@@ -69,16 +69,11 @@ def test_fingerprint_depends_on_the_prepared_text(tiny_translate, tfds_dir, tmp_
     read = lambda folder: read_tfds("tiny_translate", "dev", "en-de", str(folder))
     expected = read(tfds_dir).fingerprint
     assert read(tmp_path / "copy").fingerprint == expected
-    monkeypatch.setitem(globals(), "PAIRS", [PAIRS[0], ("", "Voll?"), *PAIRS[2:]])
-    changed = read(tmp_path / "changed")
-    assert changed.fingerprint != expected and ("", "Voll?") in list(changed)
-
-
-def test_line_ends_inside_a_sentence_are_spaces(tiny_translate, tmp_path, monkeypatch):
     pair = "one\rtwo", "eins\r\nzwei"
     monkeypatch.setitem(globals(), "PAIRS", [PAIRS[0], pair, *PAIRS[2:]])
-    corpus = read_tfds("tiny_translate", "dev", "en-de", str(tmp_path))
-    assert ("one two", "eins  zwei") in list(corpus)
+    changed = read(tmp_path / "changed")
+    assert changed.fingerprint != expected
+    assert ("one two", "eins  zwei") in list(changed), "line ends are spaces"
 
 
 def test_wmt14_splits_are_newstest2013_and_newstest2014(wmt14):
@@ -91,19 +86,14 @@ def test_wmt14_splits_are_newstest2013_and_newstest2014(wmt14):
     assert list(train) == list(train)
 
 
-@pytest.mark.slow
-def test_wmt14_french_training_data_has_five_corpora(tmp_path):
-    import fake_wmt
-
-    fake_wmt.prepare(tmp_path / "prepared", tmp_path / "fr-en", "fr-en")
-    train = read_tfds("wmt14_translate/fr-en", "train", "en-fr", str(tmp_path / "prepared"))
-    assert sorted(train) == sorted(5 * fake_wmt.sentence_pairs("train"))
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("wmt14_tranlsate/de-en train en-de", "the name of a translation set .* Received: '{}'."),
+        pytest.param(
+            "wmt14_tranlsate/de-en train en-de",
+            "the name of a translation set .* Received: '{}'.",
+            marks=pytest.mark.slow,  # TensorFlow Datasets imports all its sets.
+        ),
         ("wmt14_translate/de-eo train en-de", "the name of a translation set .* Received: '{}'."),
         ("wmt14_translate/de-en train en-fr", "a direction .* {}: de, en. Received: 'en-fr'."),
         ("tiny_translate train en", "a direction between .* Received: 'en'."),

@@ -46,9 +46,7 @@ def test_tokenizer_works_after_set_seed(tokenizer):
     tf.random.set_seed(7)
     assert split(text).numpy().tolist() == before
     assert tokenizer.tokenize(text).to_tensor(0).numpy().tolist() == before
-    dataset = tf.data.Dataset.from_tensors(text)
-    assert next(iter(dataset.map(split))).numpy().tolist() == before
-    (rows,) = dataset.map(tokenizer.tokenize)
+    (rows,) = tf.data.Dataset.from_tensors(text).map(tokenizer.tokenize)
     assert rows.to_tensor(0).numpy().tolist() == before
 
 

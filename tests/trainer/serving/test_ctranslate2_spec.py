@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import recorded_model
 from keras import ops
 from small_transformers import small_config
 
@@ -43,7 +42,6 @@ KINDS = {
 POST_NORM = ["relative", "sinusoidal", "epsilon"]
 CASES = [(kind, True) for kind in KINDS] + [(kind, False) for kind in POST_NORM]
 QUICK = [
-    ("relative", True),
     ("left and right", True),
     ("sinusoidal", False),
     ("two vocabularies", True),
@@ -55,8 +53,8 @@ def random_model(rng, **settings):
     config = TransformerConfig(
         **{
             "vocab_size": VOCAB_SIZE,
-            "num_encoder_layers": 2,
-            "num_decoder_layers": 3,
+            "num_encoder_layers": 1,
+            "num_decoder_layers": 2,
             "hidden_dim": 24,
             "intermediate_dim": 37,
             "num_heads": 4,
@@ -156,36 +154,6 @@ def test_greedy_and_beam_search_equal_ctranslate2(kind, normalize_first, rng, tr
     expected, log_probs = ours(beam_search, model, sources, length, (0, EOS_ID), **settings)
     assert ids == expected
     np.testing.assert_allclose(scores, log_probs / length**0.7, rtol=1e-4, atol=2e-5)
-
-
-@pytest.mark.slow
-def test_recorded_models_of_tensor2tensor_equal_ctranslate2(translator):
-    for name in recorded_model.NAMES:
-        if name.startswith("language_"):
-            continue
-        recorded = recorded_model.RecordedModel(name)
-        model, inputs = recorded.model, recorded.recorded("forward")["inputs"]
-        sources = [row[row != 0].tolist() for row in inputs]
-        sources = [row if row[-1] == EOS_ID else row + [EOS_ID] for row in sources if len(row)]
-        peer = translator(model, name)
-        ids, scores = translate(
-            peer, sources, beam_size=1, length_penalty=0, max_decoding_length=LENGTH
-        )
-        expected, expected_scores = ours(greedy_search, model, sources, LENGTH)
-        assert ids == expected, name
-        np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=2e-5, err_msg=name)
-
-
-def test_padding_is_excluded_from_search_and_softmax(rng, translator):
-    model = random_model(rng)
-    # Without the exclusion, padding would be the most likely id at every step.
-    table = ops.convert_to_numpy(model.output_embedding.embeddings).copy()
-    table[0] = 100 * table[EOS_ID]
-    model.output_embedding.embeddings.assign(table)
-    options = {"beam_size": 4, "num_hypotheses": 4, "max_decoding_length": 7}
-    ids, scores = translate(translator(model), SOURCES, **options)
-    assert not any(0 in hypothesis for hypotheses in ids for hypothesis in hypotheses)
-    assert (scores > -1e4).all()
 
 
 @pytest.mark.parametrize(

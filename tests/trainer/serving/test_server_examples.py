@@ -1,4 +1,4 @@
-"""Tests of examples/serving: config files, requests of all signatures, and the load test."""
+"""Tests of examples/serving: requests of all signatures, and the load test with batches."""
 
 import json
 import re
@@ -6,13 +6,6 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from google.protobuf import (
-    descriptor_pb2,
-    descriptor_pool,
-    message_factory,
-    text_format,
-    wrappers_pb2,
-)
 from signature_calls import as_tensors
 from subprocesses import ROOT
 
@@ -23,54 +16,6 @@ from trainer.serving.language_module import LanguageModule
 
 FOLDER = ROOT / "examples/serving"
 BATCHING = (FOLDER / "batching.config").read_text()
-# Messages of TensorFlow Serving that the package tensorflow-serving-api does not have: the types of
-# their fields, from its files session_bundle_config.proto and monitoring_config.proto.
-MESSAGES = {
-    "BatchingParameters": {
-        **dict.fromkeys(
-            (
-                *("max_batch_size", "batch_timeout_micros", "max_enqueued_batches"),
-                *("num_batch_threads", "max_execution_batch_size"),
-            ),
-            ".google.protobuf.Int64Value",
-        ),
-        "enable_large_batch_splitting": ".google.protobuf.BoolValue",
-        "pad_variable_length_inputs": "bool",
-    },
-    "PrometheusConfig": {"enable": "bool", "path": "string"},
-    "MonitoringConfig": {"prometheus_config": ".PrometheusConfig"},
-}
-TYPES = {"bool": descriptor_pb2.FieldDescriptorProto.TYPE_BOOL}
-TYPES["string"] = descriptor_pb2.FieldDescriptorProto.TYPE_STRING
-
-
-@pytest.fixture(scope="module")
-def messages():
-    """Returns the classes of `MESSAGES`."""
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
-    file = descriptor_pb2.FileDescriptorProto(name="serving.proto", syntax="proto3")
-    file.dependency.append(wrappers_pb2.DESCRIPTOR.name)
-    for name, fields in MESSAGES.items():
-        message = file.message_type.add(name=name)
-        for number, (field, kind) in enumerate(fields.items(), start=1):
-            options = {"type": TYPES[kind]} if kind in TYPES else {"type_name": kind}
-            message.field.add(name=field, number=number, label=1, **options)
-    pool.AddSerializedFile(file.SerializeToString())
-    find = pool.FindMessageTypeByName
-    return {name: message_factory.GetMessageClass(find(name)) for name in MESSAGES}
-
-
-def test_batching_config(messages):
-    found = text_format.Parse(BATCHING, messages["BatchingParameters"]())
-    assert (found.max_batch_size.value, found.max_execution_batch_size.value) == (256, 32)
-    assert found.enable_large_batch_splitting.value and found.pad_variable_length_inputs
-
-
-def test_monitoring_config(messages):
-    text = (FOLDER / "monitoring.config").read_text()
-    found = text_format.Parse(text, messages["MonitoringConfig"]()).prometheus_config
-    assert found.enable and found.path == "/monitoring/prometheus/metrics"
 
 
 def bodies(kind):
@@ -96,6 +41,7 @@ def test_a_request_of_each_signature_is_answered(loaded):
         assert {value.shape[0] for value in answer.values()} == {2}
 
 
+@pytest.mark.usefixtures("eager_functions")
 def test_a_request_of_each_signature_of_a_language_model_is_answered(make_module):
     tokenizer = make_module().tokenizers.source
     sizes = {"num_decoder_layers": 1, "hidden_dim": 8, "intermediate_dim": 8, "num_heads": 2}
@@ -113,10 +59,21 @@ def test_a_request_of_each_signature_of_a_language_model_is_answered(make_module
         assert {value.shape[0] for value in answer.values()} == {2}
 
 
-def test_load_test_counts_answers_and_errors(loaded, sentences):
+@pytest.fixture
+def upper():
+    """Returns a signature that stands for `serving_default`."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
+    def upper(text):
+        lengths = tf.strings.length(text)
+        return {"translations": tf.strings.upper(text), "scores": tf.cast(lengths, tf.float32)}
+
+    return upper.get_concrete_function()
+
+
+def test_load_test_counts_answers_and_errors(upper, sentences):
     requests = [sentences[:2], sentences[2:3]]
-    call = loaded.signatures["serving_default"]
-    found = load_test.load_test(call, requests, seconds=0.3, threads=8)
+    found = load_test.load_test(upper, requests, seconds=0.3, threads=8)
     count = len(found["latencies"])
     assert count >= 8 and found["errors"] == []
     assert 1.4 * count <= found["sentences"] <= 1.6 * count
@@ -129,13 +86,12 @@ def test_load_test_counts_answers_and_errors(loaded, sentences):
     assert lines[0].startswith("requests     0 in 0.") and lines[-1] == "  The queue is full."
 
 
-def test_batched_requests_have_equal_answers_up_to_the_largest_request(loaded, sentences):
-    call = loaded.signatures["serving_default"]
-    batched = load_test.batched(call, BATCHING)
+def test_batched_requests_have_equal_answers_up_to_the_largest_request(upper, sentences):
+    batched = load_test.batched(upper, BATCHING)
     text = tf.constant((sentences * 24)[:256])
-    answer, expected = batched(text=text), call(text=text)
+    answer, expected = batched(text=text), upper(text=text)
     assert answer["translations"].numpy().tolist() == expected["translations"].numpy().tolist()
-    np.testing.assert_allclose(answer["scores"], expected["scores"], atol=1e-4)
+    np.testing.assert_array_equal(answer["scores"], expected["scores"])
     with pytest.raises(tf.errors.InvalidArgumentError) as raised:
         batched(text=tf.fill([257], "A dog runs."))
     assert re.search("size 257 is larger than maximum input batch size 256", raised.value.message)

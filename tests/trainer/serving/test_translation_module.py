@@ -13,6 +13,7 @@ from t2t_relpos.models import TransformerConfig
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.data.subword_tokenizer import SubwordTokenizer
 from trainer.data.tokenizer import Tokenizers
+from trainer.serving import translation_module
 from trainer.serving.translation_module import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translator
 
@@ -31,6 +32,7 @@ class EndlessModel:
         return 9.0 * (always - never), state
 
 
+@pytest.mark.usefixtures("eager_functions")
 def test_length_limit_depends_on_each_source_length():
     text = [word for pair in generate("train", size=59) for word in pair]
     tokenizer = SentencePieceTokenizer.train(text, vocab_size=101)
@@ -49,6 +51,7 @@ def test_length_limit_depends_on_each_source_length():
         assert answer.score == pytest.approx(log_prob / ((5 + limit) / 6) ** 0.6, rel=1e-3)
 
 
+@pytest.mark.usefixtures("eager_functions")
 def test_spaces_around_sentences_do_not_change_translations_of_imported_models():
     vocabulary = Path(__file__).parents[2] / "reference" / "subwords" / "sentences.vocab"
     tokenizer = SubwordTokenizer.from_file(vocabulary)
@@ -58,6 +61,24 @@ def test_spaces_around_sentences_do_not_change_translations_of_imported_models()
     blank, none, plain, padded = Translator(module.serve, module)([" ", "", "a dog", " a dog\t "])
     assert blank == none == (b"", 0.0, False, None, True)
     assert padded == plain and plain.text
+
+
+@pytest.mark.usefixtures("eager_functions")
+@pytest.mark.parametrize("early", [False, True])
+def test_settings_are_those_of_the_search(early, tokenizer, monkeypatch):
+    """The tests of `beam_search` have the effects of its arguments."""
+    found, search = [], translation_module.beam_search
+
+    def recording_search(*arguments, **options):
+        found.append((options["beam_size"], options["alpha"], options["early_stopping"]))
+        return search(*arguments, **options)
+
+    monkeypatch.setattr(translation_module, "beam_search", recording_search)
+    settings = TranslationSettings(extra_length=5, beam_size=2, alpha=4.0, early_stopping=early)
+    model = EndlessModel(tokenizer.vocab_size)
+    module = TranslationModule(model, Tokenizers.shared(tokenizer), settings)
+    module.serve(tf.constant(["a"]))
+    assert found == [(2, 4.0, early)]
 
 
 @pytest.mark.parametrize(

@@ -43,28 +43,6 @@ def counter(first=0, last=100, signals=None):
     return steps
 
 
-def test_training_ends_after_the_last_step():
-    steps = counter(first=10, last=13)
-    for batch in (0, 1):
-        steps.on_train_batch_end(batch)
-    assert steps.step == 12 and not steps.model.stop_training
-    steps.on_epoch_begin(1)
-    steps.on_train_batch_end(0)
-    assert steps.step == 13
-    assert steps.model.stop_training and not steps.interrupted
-
-
-def test_clock_excludes_pauses(monkeypatch):
-    times = iter([10.0, 13.0, 20.0, 25.0, 30.0])
-    monkeypatch.setattr(time, "perf_counter", lambda: next(times))
-    steps = counter()
-    with steps.paused():
-        pass
-    with pytest.raises(KeyError), steps.paused():
-        raise KeyError
-    assert steps.clock() == 30.0 - 8.0
-
-
 @pytest.fixture(params=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def number(request):
     """Returns a signal with a handler. The process that started the tests may ignore SIGHUP."""
@@ -77,6 +55,7 @@ def test_signal_ends_the_run_after_its_step(number):
     with StopSignals() as signals:
         steps = counter(signals=signals)
         steps.on_train_batch_end(0)
+        assert signal.getsignal(number) != signal.default_int_handler
         assert not steps.interrupted and not steps.model.stop_training
         os.kill(os.getpid(), number)
         # The next signal has its default effect.
@@ -86,39 +65,30 @@ def test_signal_ends_the_run_after_its_step(number):
         steps.on_test_batch_end(0)
         assert steps.model.stop_evaluating
     assert signals.received is number
-
-
-def test_signal_is_reported_before_the_step_ends(number, monkeypatch):
-    """Python calls the handler after the current operation. A compilation can take minutes."""
-    reports = []
     with StopSignals() as signals:
+        pass
+    assert signal.getsignal(number) == signal.default_int_handler and signals.received is None
+
+
+@pytest.mark.parametrize("has_trained", [False, True])
+def test_signal_is_reported_at_once_and_ends_the_process_before_the_first_step(
+    number, has_trained, monkeypatch
+):
+    """Python calls the handler after the current operation. A compilation can take minutes."""
+    ends, reports = [], []
+    with StopSignals(ends.append) as signals:
+        if has_trained:
+            counter(signals=signals).on_train_batch_end(0)
         record = lambda text: reports.append((text, signals.received))
         monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=record, flush=list))
-        # Another thread receives the signal, so that it does not interrupt `sleep`.
+        # Another thread receives the signal, as while TensorFlow compiles.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, [number])
         threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
-        time.sleep(0.3)
+        signals._thread.join(timeout=10)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    name = signal.Signals(number).name
-    assert reports[0] == (f"\n{name}: training ends after the current step.", None)
+    assert ends == ([] if has_trained else [number])
+    assert reports[0] == (f"\n{number.name}: training ends after the current step.", None)
     assert signals.received is number
-
-
-def test_signal_before_the_first_step_ends_the_process_at_once(number, monkeypatch):
-    ends, reports = [], []
-    record = SimpleNamespace(write=reports.append, flush=list)
-    # Another thread receives the signals, as while TensorFlow compiles.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [number])
-    monkeypatch.setattr(sys, "stderr", record)
-    for has_trained in (False, True):
-        with StopSignals(lambda received: ends.append((received, has_trained))) as signals:
-            if has_trained:
-                counter(signals=signals).on_train_batch_end(0)
-            threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
-            time.sleep(0.3)
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    assert ends == [(number, False)]
-    assert f"\n{number.name}: training ends after the current step." in reports
 
 
 def test_wait_for_the_first_step_is_announced_and_recorded_once(capsys, monkeypatch):
@@ -138,13 +108,6 @@ def test_wait_for_the_first_step_is_announced_and_recorded_once(capsys, monkeypa
         f"{line} This can take a minute or more.",
         f"{line} It took 34 s the last time.",
     ]
-
-
-def test_signal_handlers_are_restored(number):
-    with StopSignals() as signals:
-        assert signal.getsignal(number) != signal.default_int_handler
-    assert signal.getsignal(number) == signal.default_int_handler
-    assert signals.received is None
 
 
 def test_signals_are_not_handled_in_other_threads():
@@ -241,7 +204,9 @@ class Run:
 def test_checkpoints_at_multiples_of_steps_and_after_the_last(
     tmp_path, first, batches, every, expected
 ):
-    assert Run(tmp_path, first, every=every)(batches) == expected
+    run = Run(tmp_path, first, every=every)
+    assert run(batches) == expected
+    assert run.steps.model.stop_training == (first + batches == 100)
 
 
 def test_checkpoints_at_intervals_of_minutes(tmp_path, monkeypatch):

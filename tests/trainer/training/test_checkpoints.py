@@ -157,17 +157,13 @@ def test_corrupt_checkpoints_do_not_displace_those_of_the_resumed_run(tmp_path, 
 
 
 def test_checkpoint_that_can_not_be_read_is_not_corrupt(checkpoints, model, fill_disk):
-    checkpoints.save(model, 2)
+    damage(checkpoints.save(model, 2) / "model.npz", truncate)
+    with pytest.raises(ValueError, match="All 1 checkpoints in .* are corrupt. Remove them"):
+        checkpoints.restore_latest(model)
     fill_disk(np, "load")  # another OSError than that of a corrupt index
     with pytest.raises(OSError, match="No space left on device"):
         checkpoints.restore_latest(model)
     assert names(checkpoints.directory) == ["step-000002"]
-
-
-def test_restore_of_corrupt_checkpoints_raises(checkpoints, model):
-    (checkpoints.save(model, 2) / "model.npz").unlink()
-    with pytest.raises(ValueError, match="All 1 checkpoints in .* are corrupt. Remove them"):
-        checkpoints.restore_latest(model)
 
 
 @pytest.mark.parametrize(("version", "age"), [(2, "an older"), (4, "a newer")])
@@ -239,17 +235,6 @@ def test_checkpoint_that_fails_verification_is_removed(checkpoints, model, monke
     assert names(checkpoints.directory) == []
 
 
-def test_read_weights_of_a_missing_or_corrupt_checkpoint_raises(checkpoints, model):
-    with pytest.raises(
-        ValueError, match="Can't read the checkpoint .*step-000004 .*such as an earlier step"
-    ):
-        read_weights(checkpoints.path(4))
-    path = checkpoints.save(model, 2)
-    damage(path / "model.npz", flip_bits)
-    with pytest.raises(ValueError, match="Can't read the checkpoint .*step-000002 .*CRC"):
-        read_weights(path)
-
-
 @pytest.fixture
 def offered(tmp_path, model):
     """Returns a function that offers checkpoints, given dev BLEU by step."""
@@ -319,7 +304,7 @@ def make(position="relative"):
     return model, optimizer
 
 
-@pytest.mark.parametrize("position", ["relative", "sinusoidal", "learned"])
+@pytest.mark.parametrize("position", ["relative", "learned"])
 def test_every_variable_has_a_key_that_is_equal_in_all_models(position):
     (model, optimizer), (other, other_optimizer) = make(position), make(position)
     assert model.variables[0].path != other.variables[0].path, "automatic names differ"

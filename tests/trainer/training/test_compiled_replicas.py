@@ -79,11 +79,6 @@ def on_two(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_two_replicas_compile_the_small_program(on_two):
-    assert on_two["xla_error"] is None
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "rtol"), [("Transformer", 2e-6), ("micro-batches", 2e-6), ("float16", 4e-3)]
 )
@@ -96,11 +91,13 @@ def test_steps_equal_those_of_one_device_without_xla(on_two, case, rtol):
 
 
 @pytest.mark.slow
-def test_programs_are_shapes_times_replicas(on_two):
+def test_each_replica_has_a_program_for_each_shape_with_known_lengths(on_two):
+    """Without XLA, Keras traces one function with unknown lengths."""
+    assert on_two["xla_error"] is None
     found = on_two["micro-batches"]
-    assert found["xla"]["programs"] == [2, 4]
+    assert found["xla"]["programs"] == [2, 4] and found["traces"] == [2, 2]
     assert min(found["xla"]["compile_seconds"]) > 0
-    assert found["traces"] == [2, 2]
+    assert sorted(map(tuple, on_two["Transformer"]["calls"])) == [(True, 5, 5), (True, 8, 8)]
 
 
 @pytest.mark.slow
@@ -111,12 +108,6 @@ def test_dropout_states_are_equal_on_both_replicas(on_two):
     assert first == second and first[1] == 4  # One draw per step, in any number of micro-batches.
     losses = [found[name]["loss"] for name in ("xla", "one")]
     assert all(loss[-1] < loss[0] for loss in losses)
-
-
-@pytest.mark.slow
-def test_lengths_are_known_while_a_replica_traces(on_two):
-    """Without XLA, Keras traces one function with unknown lengths."""
-    assert sorted(map(tuple, on_two["Transformer"]["calls"])) == [(True, 5, 5), (True, 8, 8)]
 
 
 @pytest.mark.slow

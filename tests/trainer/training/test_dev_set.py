@@ -183,16 +183,6 @@ def test_scores_are_reported_and_offered_to_best_checkpoints(tmp_path, metric, o
     assert best.calls == offered and run.evaluations.has_converged(1) == (metric == "dev_chrf")
 
 
-def test_has_converged_without_better_bleu(tmp_path):
-    run = Run(tmp_path, last=100, translate=bleus(10.0, 20.0, 20.0, 15.0))
-    run.at(2, 4, 6)
-    assert not run.evaluations.has_converged(2)
-    # Patience includes evaluations of earlier runs.
-    again = Run(tmp_path, step=6, last=100, translate=bleus(15.0))
-    again.at(8)
-    assert again.evaluations.has_converged(2)
-
-
 @pytest.mark.parametrize("during", ["nothing", "loss", "translation"])
 def test_signal_skips_or_stops_an_evaluation(tmp_path, during):
     def interrupt():
@@ -218,15 +208,11 @@ def test_scores_come_from_the_chief(tmp_path):
     assert run.evaluations.entries == [DevResult(2, 2.5, 0.5, 12.5, 12.5)]
 
 
-@pytest.fixture
-def corpus():
-    return PairCorpus(tuple(generate("dev", size=70)))
+PAIRS = tuple(generate("dev", size=70))
 
 
-def test_scores_equal_those_of_greedy_translations_by_the_current_weights(
-    trained_model_dir, corpus
-):
-    directory = ModelDirectory.open(trained_model_dir)
+def test_scores_equal_those_of_greedy_translations_by_the_current_weights(trained_model_dir):
+    directory, corpus = ModelDirectory.open(trained_model_dir), PairCorpus(PAIRS[:24])
     model = directory.load_model()
     translate = DevTranslator(model, directory.load_tokenizers(), corpus, longest=60)
     before = model.get_weights()
@@ -234,14 +220,15 @@ def test_scores_equal_those_of_greedy_translations_by_the_current_weights(
     assert translate().bleu == 0
     model.set_weights(before)
     module = TranslationModule.from_model_dir(trained_model_dir, TranslationSettings(beam_size=1))
-    translations = Translator(module.serve, module)(list(corpus.sources()))
+    # Without a graph, which takes longer to trace than to run.
+    translations = Translator(module.serve.python_function, module)(list(corpus.sources()))
     answers = [translation.text.decode() for translation in translations]
     bleu = BLEU().corpus_score(answers, [list(corpus.targets())]).score
     dev = translate()
     assert dev.bleu == pytest.approx(bleu) and bleu > 0
     chrf = CHRF().corpus_score(answers, [list(corpus.targets())]).score
     assert dev.chrf == pytest.approx(chrf) and chrf > 0
-    assert dev.samples == [Sample(*corpus.pairs[i], answers[i]) for i in (0, 23, 46)]
+    assert dev.samples == [Sample(*corpus.pairs[i], answers[i]) for i in (0, 8, 16)]
 
 
 @pytest.fixture
@@ -267,8 +254,8 @@ def test_bleu_of_text_without_spaces_needs_a_tokenizer(lowered):
     assert lowered(corpus)().chrf == pytest.approx(100)
 
 
-def test_interrupted_translation_returns_none(lowered, corpus):
-    calls = []
+def test_interrupted_translation_returns_none(lowered):
+    calls, corpus = [], PairCorpus(PAIRS)
 
     def interrupted():
         calls.append(None)

@@ -7,7 +7,6 @@ import pytest
 from small_transformers import small_config
 
 from t2t_relpos.models import Transformer
-from trainer import train
 from trainer.data.encoding import EncodedPairs, IdSequences
 from trainer.model_dir import ModelDirectory
 from trainer.training.dry_run import (
@@ -35,13 +34,10 @@ def test_count_buckets_counts_batches_tokens_and_padded_positions(small_run, tmp
     assert [bucket[:3] for bucket in found] == [(8, 3, 1), (13, 2, 1)]
     assert sum(bucket.tokens for bucket in found) == 5 + 7 + 8 + 12 + 3 + 6 + 4 + 2 + 13 + 8
     assert found[1].positions == 2 * (12 + 13)
-
-
-def test_count_buckets_with_xla_pads_to_boundaries(small_run, tmp_path, pairs):
     config = small_run.config(tmp_path, batch_tokens=26, jit_compile=True).resolve()
-    for devices, rows in ((1, 3), (2, 4)):
-        found = count_buckets(pairs, config, devices)
-        assert [bucket.positions for bucket in found] == [rows * 16, 2 * 26]
+    for devices, rows in ((1, 3), (2, 4)):  # XLA pads to boundaries.
+        xla = count_buckets(pairs, config, devices)
+        assert [bucket.positions for bucket in xla] == [rows * 16, 2 * 26]
 
 
 def test_format_table_aligns_columns_and_sums_an_epoch():
@@ -98,6 +94,15 @@ def test_forecast_leaves_the_files_of_a_start_that_trained_nothing(small_run, tm
     assert not directory.vocabulary_file().exists()
 
 
+def test_forecast_of_an_existing_run_changes_nothing(finished_run, small_run):
+    before = {path: path.stat().st_mtime_ns for path in finished_run.rglob("*")}
+    text = forecast(small_run.config(finished_run, vocab_size=None, **small_run.dev))
+    assert "  vocab_size = 40\n" in text
+    with pytest.raises(ValueError, match="Expected .*configuration of this run. Received: "):
+        forecast(small_run.config(finished_run, dropout=0.25, **small_run.dev))
+    assert {path: path.stat().st_mtime_ns for path in finished_run.rglob("*")} == before
+
+
 def test_forecast_of_a_set_that_is_not_on_disk_downloads_nothing(small_run, tmp_path, monkeypatch):
     import tensorflow_datasets as tfds
 
@@ -133,7 +138,13 @@ def test_run_that_ends_during_warmup_is_warned_of(small_run, tmp_path):
     assert "Warning" not in describe(train_steps=401, warmup_steps=400)
 
 
-def test_forecast_counts_the_devices_of_all_workers(small_run, tmp_path, monkeypatch):
+def test_forecast_counts_the_devices_of_all_workers_and_their_programs(
+    small_run, tmp_path, monkeypatch
+):
+    mirrored = {"strategy": "mirrored", "logical_devices": 2, "jit_compile": True}
+    text = forecast(small_run.config(tmp_path / "model", **mirrored))
+    assert "XLA: compiles at most 12 programs, one for each of 6 buckets on each of 2" in text
+    assert "Devices: 2 CPU\n" in text
     config = small_run.config(tmp_path / "model", strategy="multiworker")
     monkeypatch.delenv("TF_CONFIG", raising=False)
     with pytest.raises(ValueError, match="TF_CONFIG with the addresses .* Received: none."):
@@ -142,24 +153,3 @@ def test_forecast_counts_the_devices_of_all_workers(small_run, tmp_path, monkeyp
     task = {"type": "worker", "index": 1}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
     assert "Devices: 3 CPU\n" in forecast(config)
-
-
-def test_forecast_counts_the_programs_of_all_devices(small_run, tmp_path):
-    settings = {"strategy": "mirrored", "logical_devices": 2, "jit_compile": True}
-    text = forecast(small_run.config(tmp_path / "model", **settings))
-    assert "XLA: compiles at most 12 programs, one for each of 6 buckets on each of 2" in text
-    assert "  jit_compile = True\n" in text and "Devices: 2 CPU\n" in text
-
-
-@pytest.mark.slow
-def test_dry_run_does_not_change_an_existing_run(small_run, tmp_path, capsys):
-    small_run(tmp_path / "model", train_steps=1)
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "model").rglob("*")}
-    train.dry_run(small_run.config(tmp_path / "model", vocab_size=None))
-    assert "  vocab_size = 40\n" in capsys.readouterr().out
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "model").rglob("*")} == before
-    with pytest.raises(
-        SystemExit,
-        match=f"trainer.train: Expected .*configuration of this run. Received: {tmp_path}/model, ",
-    ):
-        train.dry_run(small_run.config(tmp_path / "model", dropout=0.25))

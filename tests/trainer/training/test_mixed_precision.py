@@ -33,11 +33,11 @@ def make_model(policy, transformer=TinyTransformer, **options):
     ids=["bfloat16", "float16", "Transformer in bfloat16", "Transformer in float16"],
 )
 def test_mixed_precision_losses_equal_float32(precision, rtol, transformer):
-    model = make_model(f"mixed_{precision}", transformer, run_eagerly=False)
+    model = make_model(f"mixed_{precision}", transformer)
     assert model.transformer.compute_dtype == precision
     assert {variable.dtype for variable in model.transformer.trainable_variables} == {"float32"}
     losses = fit(model, steps=6)["loss"]
-    expected = fit(make_model("float32", transformer, run_eagerly=False), steps=6)["loss"]
+    expected = fit(make_model("float32", transformer), steps=6)["loss"]
     np.testing.assert_allclose(losses, expected, rtol=rtol)
     assert losses[-1] < 0.6 * losses[0]
 

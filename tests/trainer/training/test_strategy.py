@@ -37,48 +37,39 @@ def with_gpus(monkeypatch):
     return set_number
 
 
+WITH_XLA, WITHOUT_XLA = ({"strategy": "mirrored", "jit_compile": x} for x in (True, False))
+
+
 @pytest.mark.parametrize(
-    ("gpus", "settings", "expected"),
+    ("gpus", "settings", "recorded", "expected"),
     [
-        (0, {}, ("one", False)),
-        (1, {}, ("one", True)),
-        (2, {}, ("mirrored", False)),
-        (2, {"strategy": "one"}, ("one", True)),
-        (2, {"strategy": "multiworker"}, ("multiworker", False)),
-        (1, {"strategy": "mirrored"}, ("mirrored", False)),
-        (0, {"logical_devices": 2}, ("mirrored", False)),
-        (0, {"jit_compile": True}, ("one", True)),
-        (1, {"jit_compile": False}, ("one", False)),
-        (2, {"jit_compile": True}, ("mirrored", True)),
-        (1, {"deterministic": True}, ("one", False)),
+        (0, {}, None, ("one", False)),
+        (1, {}, None, ("one", True)),
+        (2, {}, None, ("mirrored", False)),
+        (2, {"strategy": "one"}, None, ("one", True)),
+        (2, {"strategy": "multiworker"}, None, ("multiworker", False)),
+        (1, {"strategy": "mirrored"}, None, ("mirrored", False)),
+        (0, {"logical_devices": 2}, None, ("mirrored", False)),
+        (0, {"jit_compile": True}, None, ("one", True)),
+        (1, {"jit_compile": False}, None, ("one", False)),
+        (2, {"jit_compile": True}, None, ("mirrored", True)),
+        (1, {"deterministic": True}, None, ("one", False)),
+        # A resumed run keeps XLA with the same strategy.
+        (2, {}, WITH_XLA, ("mirrored", True)),
+        (2, {"jit_compile": False}, WITH_XLA, ("mirrored", False)),
+        (2, {"deterministic": True}, WITH_XLA, ("mirrored", False)),
+        (2, {"jit_compile": True}, WITHOUT_XLA, ("mirrored", True)),
+        (2, {}, WITH_XLA | {"strategy": "one"}, ("mirrored", False)),
+        (1, {}, WITHOUT_XLA | {"strategy": "one"}, ("one", False)),
+        (1, {}, WITHOUT_XLA, ("one", True)),
+        (0, {}, WITH_XLA | {"strategy": "one"}, ("one", True)),
+        (2, {"strategy": "multiworker"}, WITH_XLA, ("multiworker", False)),
     ],
 )
-def test_strategy_and_xla_of_a_machine(gpus, settings, expected, with_gpus):
+def test_strategy_and_xla_of_a_machine(gpus, settings, recorded, expected, with_gpus):
     with_gpus(gpus)
-    found = device_settings(RunConfig(**RUN, **settings))
+    found = device_settings(RunConfig(**RUN, **settings), recorded)
     assert (found["strategy"], found["jit_compile"]) == expected
-
-
-@pytest.mark.parametrize(
-    ("gpus", "strategy", "jit_compile", "settings", "expected"),
-    [
-        (2, "mirrored", True, {}, True),
-        (2, "mirrored", True, {"jit_compile": False}, False),
-        (2, "mirrored", True, {"deterministic": True}, False),
-        (2, "mirrored", False, {"jit_compile": True}, True),
-        (2, "one", True, {}, False),
-        (1, "one", False, {}, False),
-        (1, "mirrored", False, {}, True),
-        (0, "one", True, {}, True),
-        (2, "mirrored", True, {"strategy": "multiworker"}, False),
-    ],
-)
-def test_resumed_run_keeps_xla_with_the_same_strategy(
-    gpus, strategy, jit_compile, settings, expected, with_gpus
-):
-    with_gpus(gpus)
-    recorded = {"strategy": strategy, "jit_compile": jit_compile}
-    assert device_settings(RunConfig(**RUN, **settings), recorded)["jit_compile"] is expected
 
 
 @pytest.mark.parametrize("error", [None, "InternalError: no libdevice"])
@@ -187,11 +178,6 @@ def test_invalid_tf_config_raises(tf_config):
         workers_of({"TF_CONFIG": tf_config} if tf_config else {})
 
 
-@pytest.fixture
-def single():
-    return WorkerGroup(tf.distribute.get_strategy())
-
-
 class Second(WorkerGroup):
     """The second worker of several. The chief's value is always 7."""
 
@@ -203,12 +189,16 @@ class Second(WorkerGroup):
         return 7.0
 
 
-def test_single_process_is_the_chief(single):
+def test_single_process_is_the_chief():
+    single = WorkerGroup(tf.distribute.get_strategy())
     assert (single.size, single.index, single.is_chief) == (1, 0, True)
     assert single.from_chief(2.5) == 2.5 and single.from_chief(None) is None
     with single.chief_first():
         single.wait()
     single.check_same(3, "the same")
+    with pytest.raises(tf.errors.UnavailableError):
+        with single.detecting_lost_workers(lambda: ""):
+            raise tf.errors.UnavailableError(None, None, "")
 
 
 def test_value_that_differs_from_the_chief_raises():
@@ -234,51 +224,28 @@ CAUSE = (
 )
 
 
-def lost(message=TENSORFLOW_MESSAGE, **settings):
-    """Returns the message of the error for an error of TensorFlow."""
-    with pytest.raises(WorkerLostError) as raised:
-        with Second(**settings).detecting_lost_workers(lambda: "Start again."):
-            raise tf.errors.UnavailableError(None, None, message)
-    return str(raised.value)
-
-
-def test_lost_worker_raises():
-    expected = "Lost connection to worker 0 at host0:12345 (detected by worker 1 of 2: {}). {}"
-    assert lost() == expected.format(CAUSE, "Start again.")
-
-
-def test_worker_that_was_never_reached_raises():
-    message = lost(have_met=False)
-    assert message.startswith(
-        "Expected a connection of all 2 workers. Received: worker 1 of 2 never reached worker 0 at "
-        f"host0:12345 ({CAUSE}). Compare TF_CONFIG on all workers: "
-    )
-    assert "Start again." not in message
+LOST = "Lost connection to worker 0 at host0:12345 (detected by worker 1 of 2: {}). Start again."
+NEVER_MET = (
+    "Expected a connection of all 2 workers. Received: worker 1 of 2 never reached worker 0 at "
+    "host0:12345 ({}). Compare TF_CONFIG on all workers: "
+)
+THREE = {"addresses": ("a:111", "b:222", "c:333")}
+OF_THREE = "Lost connection to {} (detected by worker 1 of 3: "
 
 
 @pytest.mark.parametrize(
-    ("message", "expected"),
+    ("message", "settings", "expected"),
     [
-        ("no answer of ipv4:10.0.0.7:333: Connection refused", "worker 2 at c:333"),
-        ("/job:worker/replica:0/task:0 has stopped", "worker 0 at a:111"),
-        ("/job:worker/task:0 and /job:worker/task:2 have stopped", "a worker"),
-        ("a peer has stopped", "a worker"),
+        (TENSORFLOW_MESSAGE, {}, LOST.format(CAUSE)),
+        (TENSORFLOW_MESSAGE, {"have_met": False}, NEVER_MET.format(CAUSE)),
+        # A worker that TensorFlow names is the lost one.
+        ("no answer of ipv4:10.0.0.7:333: refused", THREE, OF_THREE.format("worker 2 at c:333")),
+        ("/job:worker/replica:0/task:0 has stopped", THREE, OF_THREE.format("worker 0 at a:111")),
+        ("/job:worker/task:0 and /job:worker/task:2 stopped", THREE, OF_THREE.format("a worker")),
+        ("a peer has stopped", THREE, OF_THREE.format("a worker")),
     ],
 )
-def test_lost_worker_is_the_one_that_tensorflow_names(message, expected):
-    found = lost(message, addresses=("a:111", "b:222", "c:333"))
-    assert found.startswith(f"Lost connection to {expected} (detected by worker 1 of 3: ")
-
-
-def test_long_messages_end_after_a_word():
-    found = lost("word " * 100)
-    assert re.search(r"UnavailableError: (word ){50,}\.\.\.\)", found)
-
-
-def test_other_errors_are_not_converted(single):
-    with pytest.raises(tf.errors.UnavailableError):
-        with single.detecting_lost_workers(lambda: ""):
-            raise tf.errors.UnavailableError(None, None, "")
-    with pytest.raises(KeyError):
-        with Second().detecting_lost_workers(lambda: ""):
-            raise KeyError
+def test_lost_worker_raises(message, settings, expected):
+    with pytest.raises(WorkerLostError, match=re.escape(expected)):
+        with Second(**settings).detecting_lost_workers(lambda: "Start again."):
+            raise tf.errors.UnavailableError(None, None, message)
