@@ -29,14 +29,6 @@ def test_generated_translation_equals_served_translation(
         assert tokenizer.detokenize([pair.target_ids]).numpy()[0].decode() == pair.target
 
 
-def test_given_translation(tokenizer):
-    pair = make_sentence_pair(
-        MODEL, Tokenizers.shared(tokenizer), "The dog sleeps .", "Der Hund schläft ."
-    )
-    assert pair.is_given and pair.target == "Der Hund schläft ."
-    assert pair.target_ids == tokenizer.tokenize(["Der Hund schläft ."])[0].numpy().tolist()
-
-
 class EndlessModel(GenerationMixin):
     """A model that predicts id 3 at every step."""
 

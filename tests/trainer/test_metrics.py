@@ -129,19 +129,9 @@ def test_warning_about_references_with_few_4_grams():
 def test_names_and_signatures_of_all_metrics():
     sides = ["Das ist gut so."], ["Das ist gut so."]
     found = {name: metrics.score(name, *sides) for name in metrics.METRICS}
-    assert [score.name for score in found.values()] == [
-        "BLEU lower-cased",
-        "BLEU of tokens",
-        "chrF2",
-        "t2t-bleu",
-        "t2t-bleu uncased",
-        "BLEU compounds split",
-    ]
+    names = "BLEU lower-cased", "BLEU of tokens", "chrF2", "t2t-bleu", "t2t-bleu uncased"
+    assert [score.name for score in found.values()] == [*names, "BLEU compounds split"]
     assert [score.value for score in found.values()] == pytest.approx([100.0] * 6)
-    assert (
-        found["t2t_bleu"].signature == "nrefs:1|case:mixed|tok:t2t|smooth:exp|tensor2tensor:1.15.7"
-    )
-    assert (
-        found["t2t_bleu_uncased"].signature
-        == "nrefs:1|case:lc|tok:t2t|smooth:exp|tensor2tensor:1.15.7"
-    )
+    for name, case in (("t2t_bleu", "mixed"), ("t2t_bleu_uncased", "lc")):
+        signature = f"nrefs:1|case:{case}|tok:t2t|smooth:exp|tensor2tensor:1.15.7"
+        assert found[name].signature == signature

@@ -151,6 +151,8 @@ def test_create_without_permission_raises(tmp_path):
 def test_create_removes_partly_written_files(tmp_path):
     (tmp_path / ".writing-model-x").mkdir()
     (tmp_path / ".writing-model-x" / "model.keras").write_bytes(b"half")
-    (tmp_path / "ids" / "train" / ".writing-ids-x").mkdir(parents=True)
+    for name in (".writing-ids-x", ".other"):
+        (tmp_path / "ids" / "train" / name).mkdir(parents=True)
     ModelDirectory.create(tmp_path)
-    assert sorted(tmp_path.rglob("*")) == [tmp_path / "ids", tmp_path / "ids" / "train"]
+    left = "ids", "ids/train", "ids/train/.other"
+    assert sorted(tmp_path.rglob("*")) == [tmp_path / name for name in left]

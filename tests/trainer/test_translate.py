@@ -4,7 +4,6 @@ import os
 import pty
 import queue
 import re
-import subprocess
 import sys
 import threading
 from types import SimpleNamespace
@@ -13,9 +12,9 @@ import pytest
 import tensorflow as tf
 from absl import flags
 from programs import Program
-from subprocesses import ROOT, environment, run_python
+from subprocesses import run_python
 
-from trainer import atomic_files, translate
+from trainer import translate
 from trainer.serving import model_versions
 from trainer.serving.translator import Alignment, Translation, Translator
 
@@ -194,14 +193,6 @@ def test_rate_excludes_the_preparation_of_the_graph(run_fake, capsys, monkeypatc
     assert messages == ["Read 2 lines: 0 blank, 0 cut.", rate]
 
 
-@pytest.mark.slow
-def test_wrong_flags_do_not_load_tensorflow(tmp_path):
-    modules = tmp_path / "modules"
-    done = run_python("-c", PROGRAM, modules, "--alpha=-1", "--saved_model=x", returncode=1)
-    assert "--alpha=-1" in done.stderr and "Traceback" not in done.stderr
-    assert "tensorflow" not in modules.read_text()
-
-
 def test_progress_bar_on_a_terminal(fake_model, monkeypatch, tmp_path):
     (tmp_path / "in").write_text("a\nb\n")
     terminal = io.StringIO()
@@ -234,24 +225,6 @@ def test_compressed_input_is_decompressed(run_fake, capsys, tmp_path):
     run.fails(message, "--saved_model=any", f"--input={tmp_path / 'cut.gz'}")
 
 
-@pytest.mark.slow
-def test_closed_output_pipe_is_no_error(exported_dir, tmp_path):
-    (tmp_path / "in").write_text("a\n" * 30_000)
-    command = (
-        f"{sys.executable} -m trainer.translate --saved_model={exported_dir} "
-        f"--input={tmp_path / 'in'} --window=7 | head -n 2"
-    )
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command],
-        capture_output=True,
-        cwd=ROOT,
-        env=environment(),
-        timeout=300,
-    )
-    assert done.returncode == 0 and done.stdout.count(b"\n") == 2
-    assert b"Error" not in done.stderr
-
-
 @pytest.mark.parametrize(
     ("message", "arguments"),
     [
@@ -274,14 +247,6 @@ def test_unsuitable_files_and_flags_raise(message, arguments, tmp_path, monkeypa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "link"]
 
 
-def test_output_is_written_through_links(run_fake, capsys, tmp_path):
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "out").symlink_to("folder/file")
-    output, _ = run_fake(capsys, [b"a", b"b"])
-    assert output == b"A\nB\n" == (tmp_path / "folder/file").read_bytes()
-    assert (tmp_path / "out").is_symlink()
-
-
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, ValueError("stop")])
 def test_interrupted_run_changes_no_file(run_fake, capsys, monkeypatch, tmp_path, interruption):
     (tmp_path / "out").write_text("before\n")
@@ -298,13 +263,6 @@ def test_interrupted_run_changes_no_file(run_fake, capsys, monkeypatch, tmp_path
         run_fake(capsys, [b"a"] * 9, "--window=1")
     assert (tmp_path / "out").read_text() == "before\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
-
-
-def test_full_disk_names_the_file(run_fake, capsys, monkeypatch, tmp_path, fill_disk):
-    fill_disk(atomic_files, "_flush")
-    message = rf"Received: {tmp_path}/out \(No space left on device\)\. Free space, then run the"
-    with pytest.raises(SystemExit, match=message):
-        run_fake(capsys, [b"a"])
 
 
 def test_options_that_the_model_rejects_leave_no_files(fake_model, tmp_path, monkeypatch):
@@ -362,3 +320,42 @@ def test_nbest_alignments_and_tokens(run_fake, capsys, monkeypatch, tmp_path):
 def test_scores_are_a_second_column(run_fake, capsys):
     output, _ = run_fake(capsys, [b"one", b""], "--scores")
     assert output == b"ONE\t-1.0000\n\t-1.0000\n"
+
+
+HOSTILE = Translation(b"ein\tHund\nund\r\nmehr", -2.0, False)
+ALIGNED = Translation(b"", 0.0, False, Alignment([], [], []))
+
+
+def test_formats_write_one_line_per_sentence():
+    assert translate.format_best(7, [HOSTILE]) == b"ein\tHund und mehr\n"
+    assert translate.format_best_and_score(7, [HOSTILE]) == b"ein Hund und mehr\t-2.0000\n"
+    line = b"6 ||| ein\tHund und mehr ||| Score= -2.0000 ||| -2.0000\n"
+    assert translate.format_n_best(7, [HOSTILE, HOSTILE]) == 2 * line
+    # A separator in a translation makes no field.
+    line = b"0 ||| a| | |b ||| Score= -2.0000 ||| -2.0000\n"
+    assert translate.format_n_best(1, [Translation(b"a|||b", -2.0, False)]) == line
+
+
+def test_formats_of_empty_sentences():
+    assert translate.format_best(1, [ALIGNED]) == b"\n"
+    assert translate.format_best_and_score(1, [ALIGNED]) == b"\t0.0000\n"
+    assert translate.format_links(1, [ALIGNED]) == b"\n"
+    assert translate.format_tokens(1, [ALIGNED]) == b" ||| \n"
+
+
+@pytest.mark.parametrize(
+    ("token", "word"),
+    [
+        (b"a b", "a▁b"),
+        (b" ", "▁"),
+        (b"", "▁"),
+        (b"\n", "▁"),
+        (b"a\r", "a"),
+        (b"|||", "|▁|▁|"),
+        ("▁ein".encode(), "▁ein"),
+    ],
+)
+def test_tokens_are_single_words(token, word):
+    aligned = Alignment([b"x", token], [token], [1])
+    line = translate.format_tokens(1, [Translation(b"", 0.0, False, aligned)]).decode()
+    assert line == f"x {word} ||| {word}\n"
