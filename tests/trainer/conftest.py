@@ -340,17 +340,20 @@ class FinishedRun(NamedTuple):
         kind: "pair" of text files with one vocabulary, "two vocabularies", or "text".
         path: the model directory. The file `output` next to it has the lines that the run printed.
         settings: the settings that differ from those of `SmallRun.config`.
-        sizes: the sizes of the vocabularies.
     """
 
     kind: str
     path: Path
     settings: dict
-    sizes: dict
 
     @property
     def directory(self):
         return ModelDirectory.open(self.path)
+
+    @property
+    def sizes(self):
+        sizes = {"vocab_size": 40, "source_vocab_size": None}
+        return {name: self.settings.get(name, size) for name, size in sizes.items()}
 
 
 @pytest.fixture(scope="module")
@@ -359,8 +362,6 @@ def finish(small_run, made_once):
 
     def finish(kind):
         settings = FINISHED | small_run.settings(kind)
-        sizes = {"vocab_size": 40, "source_vocab_size": None}
-        sizes = {name: settings.get(name, size) for name, size in sizes.items()}
 
         def make(path):
             with contextlib.redirect_stdout(io.StringIO()) as output:
@@ -368,7 +369,7 @@ def finish(small_run, made_once):
             (path / "output").write_text(output.getvalue())
 
         path = made_once(f"finished_{kind.replace(' ', '_')}", make)
-        return FinishedRun(kind, path / "model", settings, sizes)
+        return FinishedRun(kind, path / "model", settings)
 
     return finish
 

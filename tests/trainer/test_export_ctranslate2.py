@@ -166,9 +166,10 @@ def check_scores_and_files(directory, texts, load, written):
     return names, tokens
 
 
-def test_scores_and_files_of_each_kind_of_vocabulary(load, each_model_dir, tmp_path):
-    texts = "The dog sleeps .", "Der Hund schläft ."
-    check_scores_and_files(ModelDirectory.open(each_model_dir), texts, load, tmp_path / "ct2")
+@pytest.mark.parametrize("kind", ["pair", "two vocabularies"])
+def test_scores_and_files_of_each_kind_of_vocabulary(load, finish, kind, tmp_path):
+    texts = "the dog sees a man", "der cat sieht einen man"
+    check_scores_and_files(finish(kind).directory, texts, load, tmp_path / "ct2")
 
 
 def test_scores_and_files_of_an_imported_model(load, tmp_path):

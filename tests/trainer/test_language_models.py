@@ -45,17 +45,18 @@ def test_other_commands_refuse_a_language_model(text_model, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_training_of_a_language_model(small_run, tmp_path, monkeypatch, capsys):
+def test_training_of_a_language_model(small_run, eager_searches, tmp_path, monkeypatch, capsys):
     """With real steps. The run that resumes equals the whole one."""
     eager = functools.partialmethod(TrainingModel.compile, run_eagerly=True)
     monkeypatch.setattr(TrainingModel, "compile", eager)
-    settings = {"checkpoint_every": 10, "keep_best": 1, "learning_rate": 1.0}
+    settings = {"checkpoint_every": 6, "keep_best": 1, "learning_rate": 1.0}
     settings |= small_run.settings("text")
-    for name, steps in (("whole", 20), ("parts", 10), ("parts", 20)):
+    for name, steps in (("whole", 12), ("parts", 6), ("parts", 12)):
         small_run(tmp_path / name, real_steps=True, train_steps=steps, **settings)
     whole, parts = (ModelDirectory.open(tmp_path / name) for name in ("whole", "parts"))
     printed = capsys.readouterr().out
     assert "Best on dev: step " in printed and ", dev loss = " in printed
+    assert " tokens/s" in printed and "source+target" not in printed
     assert_all_equal(whole.load_model().get_weights(), parts.load_model().get_weights())
     assert parts.evaluations_file.read_text() == whole.evaluations_file.read_text()
     model, tokenizer = whole.load_model(), whole.load_tokenizer()
@@ -168,6 +169,6 @@ def test_flags_of_an_export_fit_the_sampler(text_model, flags, message):
     Program(export).fails(message, f"--model_dir={text_model}", *flags)
 
 
-def test_export_of_a_translation_model_rejects_samplers(trained_model_dir):
-    flags = f"--model_dir={trained_model_dir}", "--sampler=greedy"
+def test_export_of_a_translation_model_rejects_samplers(finished_run):
+    flags = f"--model_dir={finished_run}", "--sampler=greedy"
     Program(export).fails("Expected no --sampler with a model of kind translation", *flags)
