@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from comparisons import assert_all_equal
 from model_directories import (
     import_random_model,
@@ -23,6 +24,7 @@ from trainer.import_t2t import (
     write_checkpoint,
 )
 from trainer.model_dir import ModelDirectory
+from trainer.serving.translation_module import TranslationModule, TranslationSettings
 
 RECORDED = Path(__file__).parents[1] / "reference/models"
 SMALL = "hidden_size=24,filter_size=40,num_heads=4,num_hidden_layers=2"
@@ -113,9 +115,11 @@ def test_import_of_ids_of_each_kind_of_model(kind, tmp_path, capsys):
     assert directory.read_run()["t2t_hparams"]["num_heads"] == num_heads
 
 
-@pytest.mark.parametrize(("hparams_set", "settings"), [(TINY, {}), (LMX, LM)])
-def test_imported_model_is_trained(hparams_set, settings, small_run, tmp_path):
-    hparams = f"{V2},relu_dropout=0.25"
+@pytest.mark.parametrize(
+    ("hparams_set", "settings", "warmup_steps"), [(TINY, {}, 8000), (LMX, LM, 10_000)]
+)
+def test_imported_model_is_trained(hparams_set, settings, warmup_steps, small_run, tmp_path):
+    hparams = f"{ONE_LAYER},max_relative_position=5,relu_dropout=0.25"
     imported = import_random_model(
         tmp_path, hparams, ["the_", "dog_"], hparams_set=hparams_set, **settings
     )
@@ -128,7 +132,7 @@ def test_imported_model_is_trained(hparams_set, settings, small_run, tmp_path):
     assert tuned.tokenizer_kind == "subwords" and tuned.kind == parent.kind
     assert tuned.read_config()["architecture"] == parent.read_config()["architecture"]
     assert tuned.read_config()["architecture"]["activation_dropout"] == 0.25
-    assert tuned.read_run()["warmup_steps"] == parent.read_run()["warmup_steps"]
+    assert tuned.read_run()["warmup_steps"] == warmup_steps
     before, after = (x.load_model().get_weights() for x in (parent, tuned))
     assert any((one != other).any() for one, other in zip(before, after, strict=True))
 
@@ -284,19 +288,38 @@ def write_two_vocabularies(tmp_path):
     return write
 
 
+@pytest.fixture
+def eager_functions():
+    """Runs functions of TensorFlow without graphs, which take longer to make than to run."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
 @pytest.mark.parametrize("words", [UNLIKE_SIZES, EQUAL_SIZES])
-def test_two_vocabulary_files(write_two_vocabularies, words):
+def test_two_vocabulary_files(write_two_vocabularies, words, eager_functions, eager_searches):
     flags, sizes = write_two_vocabularies(words)
     assert (sizes[0] == sizes[1]) == (words == EQUAL_SIZES)
     run(**flags)
     directory = ModelDirectory.open(flags["model_dir"])
     names = [path.name for path in directory.vocabulary_files]
     assert names == ["vocab.source.subwords", "vocab.target.subwords"]
-    for path, flag, tokenizer, (word, _) in zip(
-        directory.vocabulary_files, ("source_vocab", "vocab"), directory.load_tokenizers(), words
+    tokenizers = directory.load_tokenizers()
+    for path, flag, each, (word, _) in zip(
+        directory.vocabulary_files, ("source_vocab", "vocab"), tokenizers, words
     ):
         assert path.read_bytes() == flags[flag].read_bytes()
-        assert tokenizer.tokenize([word.removesuffix("_")]).to_list() == [[2, 1]]
+        assert each.tokenize([word.removesuffix("_")]).to_list() == [[2, 1]]
+    if words == EQUAL_SIZES:
+        return
+    text = [" ".join(words[0]).replace("_", "")]
+    settings = TranslationSettings(extra_length=7)
+    module = TranslationModule.from_model_dir(directory.path, settings)
+    model, ids = directory.load_model(), tokenizers.source.tokenize(text).to_tensor()
+    np.testing.assert_array_equal(ids, [[2, 3, 1]])
+    expected = model.generate(ids, max_length=3 + 7, jit_compile=False)
+    translations = module.serve(tf.constant(text))["translations"]
+    np.testing.assert_array_equal(translations, tokenizers.target.detokenize(expected))
 
 
 def test_vocabulary_that_does_not_fit_the_inputs_raises(write_two_vocabularies, tmp_path):

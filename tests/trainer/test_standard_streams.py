@@ -170,16 +170,6 @@ def test_characters_that_a_stream_can_not_encode_are_escaped(monkeypatch):
     assert written.getvalue() == b"gr\\xf6\\xdfe \\udcff\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "count"), [(b"", 0), (b"\n", 1), (b"a", 1), (b"a\nb", 2), (b"a\n\nb\n", 3)]
-)
-def test_count_lines_starts_at_the_current_position(text, count):
-    file = io.BytesIO(b"before\n" + text)
-    file.readline()
-    assert streams.count_lines(file) == count
-    assert file.tell() == 7
-
-
 def test_count_lines_of_a_pipe_returns_none():
     read, write = os.pipe()
     os.close(write)

@@ -255,40 +255,23 @@ def test_settings_that_differ_from_the_vocabulary_exit(
     assert names(found.path) == before and not new.exists()
 
 
-def test_missing_vocabulary_exits(tmp_path, small_run):
-    message = small_run.fails(tmp_path / "model", vocab="missing.model")
-    assert "Expected a SentencePiece model at missing.model. Received: no such file." in message
-
-
-def test_sizes_that_do_not_fit_the_text_name_the_setting(small_run, tmp_path):
-    for name, sizes in (
-        ("source_vocab_size", {"source_vocab_size": 300}),
-        ("vocab_size", {"vocab_size": 300, "source_vocab_size": 31}),
-    ):
-        message = small_run.fails(tmp_path / "model", **sizes)
-        assert f"Expected a {name} of at most " in message and f"Lower {name}" in message
-    assert not list(tmp_path.glob("model/vocab*"))
-
-
-@pytest.mark.parametrize(
-    ("name", "flag"), [("vocab.model", "--vocab"), ("vocab.source.model", "--source_vocab")]
-)
-def test_vocabulary_that_no_run_has_written_is_not_replaced(finish, prepare, name, flag):
-    directory = prepare().directory
-    content = b"another vocabulary"
+def test_vocabulary_that_no_run_has_written_is_not_replaced(finish, prepare):
+    directory, found = prepare().directory, finish("pair")
     inherited = dict.fromkeys(("preset", "vocab_size", "batch_tokens", "checkpoint_every"))
-    found = finish("pair")
-    file = directory.path / name
-    for settings in {}, given_files(found), inherited | {"init_from": str(found.path)}:
-        file.write_bytes(content)
-        with pytest.raises(ValueError) as raised:
-            prepare(**settings)
-        assert str(raised.value) == (
-            "Expected a --model_dir without vocabularies that no run has written. Received: "
-            f"{file}. Move it to another folder. To train with it, give its new path with {flag}."
-        )
-        assert file.read_bytes() == content
-    file.unlink()
+    inherited["init_from"] = str(found.path)
+    for name, flag in ("vocab.model", "--vocab"), ("vocab.source.model", "--source_vocab"):
+        file = directory.path / name
+        for settings in {}, given_files(found), inherited:
+            file.write_bytes(b"another vocabulary")
+            with pytest.raises(ValueError) as raised:
+                prepare(**settings)
+            assert str(raised.value) == (
+                "Expected a --model_dir without vocabularies that no run has written. Received: "
+                f"{file}. Move it to another folder. To train with it, give its new path with "
+                f"{flag}."
+            )
+            assert file.read_bytes() == b"another vocabulary"
+        file.unlink()
     prepare()
     # Earlier versions took a user's file, and recorded no `made_from`.
     config = directory.read_config()
@@ -368,6 +351,12 @@ def test_start_that_was_killed_at_any_write_can_be_repeated(prepare, monkeypatch
             r"Expected max_relative_position only with relative positions\. Received: 5 with the "
             r"position sinusoidal\.",
         ),
+        (
+            {"vocab": "missing"},
+            "Expected a SentencePiece model at missing. Received: no such file.",
+        ),
+        ({"source_vocab_size": 300}, "Expected a source_vocab_size of at most .* Lower source_voc"),
+        ({"vocab_size": 300, "source_vocab_size": 31}, "a vocab_size of at most .* Lower vocab_si"),
         ({"early_stopping": 2}, "Expected a dev set with evaluate_every, dev_bleu, keep_best or"),
         ({"evaluate_every": 3}, "Expected a dev set with evaluate_every"),
         ({"train_source": "missing"}, r"Expected a text file at .*/missing\. Received: no such"),
