@@ -69,9 +69,7 @@ def trained_model_dir(made_once):
     return made_once("tiny", _make_model_dir)
 
 
-@pytest.fixture(
-    scope="session", params=["one", "two", pytest.param("subwords", marks=pytest.mark.slow)]
-)
+@pytest.fixture(scope="session", params=["one", "two", "subwords"])
 def each_model_dir(request, made_once):
     """Returns the path of a trained model: with one vocabulary, with two, or with subwords."""
     name = "tiny" if request.param == "one" else request.param

@@ -1,7 +1,6 @@
 """Tests of training from the weights of another model directory, with a new schedule."""
 
 import shutil
-from types import SimpleNamespace
 
 import pytest
 from comparisons import assert_all_equal
@@ -9,7 +8,6 @@ from comparisons import assert_all_equal
 from trainer import recipes
 from trainer.average import write_average
 from trainer.model_dir import ModelDirectory
-from trainer.training import preparation
 from trainer.training.checkpoints import Checkpoints
 from trainer.training.training_run import TrainingRun
 
@@ -43,17 +41,6 @@ def settings(parent, **others):
 
 def weights(directory):
     return directory.load_model().get_weights()
-
-
-def test_unknown_characters_are_not_blamed_on_a_new_vocabulary(parent, child, small_run, tmp_path):
-    (tmp_path / "chinese").write_text("你好世界。\n" * 12)
-    files = {"train_target": str(tmp_path / "chinese")}
-    config = small_run.config(child.path, **settings(parent, **files))
-    prepared = preparation.prepare(config, ModelDirectory.create(child.path))
-    report = preparation.describe(prepared, SimpleNamespace(trainable_variables=[]), 1)
-    assert "of the tokens of the target are unknown" in report
-    assert "Replace these characters in the text, or train a new model with --preset" in report
-    assert "Train the vocabulary" not in report
 
 
 def test_init_from_inherits_weights_and_settings(each_run, small_run, tmp_path):

@@ -1,17 +1,16 @@
 """Tests of language models: training, evaluation, export, and the programs that refuse them."""
 
 import functools
-import json
 import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from comparisons import assert_all_equal
-from model_directories import import_random_model
 from programs import Program
 from subprocesses import run_python
 
+from t2t_relpos.decoding import score_tokens
 from t2t_relpos.models import CausalLM
 from trainer import evaluate, export, export_ctranslate2, train, translate, visualize
 from trainer.config import RunConfig
@@ -86,71 +85,55 @@ def test_training_of_a_language_model(small_run, eager_searches, tmp_path, monke
     message = "Expected no --beam_size with --text, which evaluates a language model. Received: 2."
     Program(evaluate).fails(message, model_dir=whole.path, text=tmp_path / "text", beam_size=2)
 
-    flags = {"export_dir": tmp_path / "saved", "sampler": "greedy", "max_length": 30}
+    capsys.readouterr()
+    saved = tmp_path / "saved" / "whole"
+    flags = {"export_dir": saved.parent, "sampler": "greedy", "max_length": 14}
     Program(export)(model_dir=whole.path, **flags)
-    exported = tf.saved_model.load(str(tmp_path / "saved/whole/1"))
-    prompts = tokenizer.tokenize(["the dog"])[:, :-1].to_tensor()
-    found = exported.signatures["generate"](prompts=prompts)["ids"]
-    np.testing.assert_array_equal(found, model.generate(prompts, "greedy", max_length=30))
+    assert capsys.readouterr().out.splitlines() == [
+        f"Wrote {saved}/1",
+        "Signatures: generate, score, generate_text, score_text.",
+        "Outputs have at most 14 ids, with the prompt.",
+    ]
+    check_signatures(tf.saved_model.load(str(saved / "1")).signatures, model, tokenizer)
+    message = f".*{saved}/1, which returns nothing. Write one with .* for translation."
+    Program(translate).fails(message, saved_model=saved, input=__file__)
+
+
+def check_signatures(signatures, model, tokenizer):
+    """Asserts that signatures return what the model returns. Outputs have at most 14 ids."""
+    text = tf.constant(["the dog", "a"])
+    prompts = tokenizer.tokenize(text)[:, :-1].to_tensor()
+    expected = model.generate(prompts, "greedy", max_length=14)
+    found = signatures["generate"](prompts=prompts)
+    np.testing.assert_array_equal(found["ids"], expected)
+    np.testing.assert_array_equal(found["lengths"], (expected != 0).sum(1))
+    found = signatures["generate_text"](text=text)["texts"].numpy()
+    np.testing.assert_array_equal(found, tokenizer.detokenize(expected))
+    ids = tokenizer.tokenize(text).to_tensor()
+    expected, from_text = score_tokens(model(ids), ids), signatures["score_text"](text=text)
+    for found in signatures["score"](ids=ids), from_text:
+        np.testing.assert_allclose(found["token_scores"], expected.token_scores, atol=1e-4)
+        np.testing.assert_allclose(found["scores"], expected.scores, rtol=1e-4)
+        np.testing.assert_array_equal(found["lengths"], np.count_nonzero(ids, axis=1))
+    np.testing.assert_array_equal(from_text["tokens"], tokenizer.pieces(ids))
 
 
 CLIENT = """
-import json, sys
-import numpy as np
+import sys
 import tensorflow as tf
 import tensorflow_text
 
-path, calls = sys.argv[1], json.loads(sys.argv[2])
-loaded = tf.saved_model.load(path)
-answers = []
-for name, arguments in calls:
-    arguments = {key: tf.constant(value) for key, value in arguments.items()}
-    found = loaded.signatures[name](**arguments)
-    answers.append({key: value.numpy().astype(object).tolist() for key, value in found.items()})
+signature = tf.saved_model.load(sys.argv[1]).signatures["generate_text"]
+print(signature(text=tf.constant(["the dog"]))["texts"].numpy()[0].decode())
 assert not any(name.startswith("t2t_relpos") for name in sys.modules)
-print(json.dumps(answers, default=bytes.decode))
 """
 
 
 @pytest.mark.slow
-def test_commands_in_fresh_processes(tmp_path):
-    """From a checkpoint to a SavedModel that a client without this package calls."""
-    from t2t_relpos.decoding import score_tokens
-
-    hparams = "hidden_size=24,filter_size=40,num_heads=4,num_hidden_layers=2"
-    hparams += ",max_relative_position=5"
-    settings = {"hparams_set": "lmx_relative", "language_model": True}
-    path = import_random_model(tmp_path, hparams, ["the_", "dog_", "runs_"], **settings)
-    path.rename(tmp_path / "run")
-    model = ModelDirectory.open(tmp_path / "run").load_model()
-    options = ["--model_dir=run", "--sampler=greedy", "--max_length=14"]
-    exported = run_python("-m", "trainer.export", *options, cwd=tmp_path).stdout
-    assert exported.splitlines() == [
-        "Wrote saved_models/run/1",
-        "Signatures: generate, score, generate_text, score_text.",
-        "Outputs have at most 14 ids, with the prompt.",
-    ]
-    prompts, ids = [[2, 3], [4, 0]], [[2, 3, 4, 1], [3, 1, 0, 0]]
-    calls = [["generate", {"prompts": prompts}], ["score", {"ids": ids}]]
-    calls += [["generate_text", {"text": ["the dog", "runs"]}]]
-    calls += [["score_text", {"text": ["the dog runs", "dog"]}]]
-    path = tmp_path / "saved_models/run/1"
-    command = "-c", CLIENT, path, json.dumps(calls)
-    found, scores, texts, text_scores = json.loads(run_python(*command, cwd=tmp_path).stdout)
-    expected = model.generate(np.array(prompts), "greedy", max_length=14, jit_compile=False)
-    assert found["ids"] == expected.tolist()
-    assert found["lengths"] == (expected != 0).sum(1).tolist()
-    tokenizer = ModelDirectory.open(tmp_path / "run").load_tokenizer()
-    assert texts["texts"] == [t.decode() for t in tokenizer.detokenize(expected).numpy()]
-    assert texts["texts"][0].startswith("the dog")
-    expected = score_tokens(model(np.array(ids)), ids)
-    for answer in (scores, text_scores):
-        np.testing.assert_allclose(answer["token_scores"], expected.token_scores, atol=1e-4)
-        np.testing.assert_allclose(answer["scores"], expected.scores, rtol=1e-4)
-        assert answer["lengths"] == [4, 2]
-    assert text_scores["tokens"][1] == ["dog_", "<EOS>_", "", ""]
-    message = ".*saved_models/run/1, which returns nothing. Write one with .* for translation."
-    Program(translate).fails(message, saved_model=path.parent, input=__file__)
+def test_exported_language_model_needs_no_package(text_model, tmp_path):
+    Program(export)(model_dir=text_model, export_dir=tmp_path, max_length=14)
+    done = run_python("-c", CLIENT, tmp_path / "model" / "1", cwd=tmp_path)
+    assert done.stdout.startswith("the dog")
 
 
 @pytest.mark.parametrize(

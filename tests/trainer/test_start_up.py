@@ -72,16 +72,7 @@ UNKNOWN_FLAGS = {
     "by --help.",
     ("train", "--log_di=x"): "Flags are listed by --help.",
 }
-# An answer to flags of tensor2tensor, of which the program has one.
 T2T_FLAGS = "--problem=x", "--output_dir=x", "--train_steps=5"
-T2T_ANSWER = """\
-trainer.train: Expected flags of trainer.train. Received: flags of tensor2tensor. Give instead:
-  --problem     --train_source=FILE and --train_target=FILE, or --data=NAME of TensorFlow Datasets;\
- --train_text=FILE for a language model. --vocab_size if the text is small
-  --output_dir  --model_dir
-Complete commands, old and new: docs/guides/from_tensor2tensor.md, section Commands.
-loaded:
-"""
 SETTINGS = """
 from trainer.config import RunConfig
 print(RunConfig(preset="tiny", model_dir="x", data="any").resolve().warmup_steps)
@@ -144,7 +135,10 @@ def test_unknown_flag_has_a_remedy(name, flag, outputs):
 
 
 def test_flags_of_tensor2tensor_are_answered_together(outputs):
-    assert outputs["tensor2tensor"] == T2T_ANSWER
+    first, *lines, _, loaded = outputs["tensor2tensor"].splitlines()
+    expected = "Expected flags of trainer.train. Received: flags of tensor2tensor. Give instead:"
+    assert first == f"trainer.train: {expected}" and loaded == "loaded:"
+    assert [line.split()[0] for line in lines] == ["--problem", "--output_dir"]
 
 
 def test_list_of_programs(outputs):

@@ -391,16 +391,14 @@ def test_interrupt_before_the_first_step_exits(tmp_path, small_run, monkeypatch,
     assert not (tmp_path / "m").exists()
 
 
-def test_two_distances_are_kept(tmp_path, small_run):
-    small_run(tmp_path, max_relative_position=(3, 2), train_steps=2)
-    directory = ModelDirectory.open(tmp_path)
-    assert directory.read_config()["architecture"]["max_relative_position"] == [3, 2]
-    assert directory.read_run()["max_relative_position"] == [3, 2]
-    model = directory.load_model()
-    assert model.encoder_layers[0].self_attention.key_embedding.table.shape == (6, 4)
-    small_run(tmp_path, max_relative_position=(3, 2), train_steps=2)
-    message = small_run.fails(tmp_path, max_relative_position=3, train_steps=4)
-    assert "max_relative_position is [3, 2] in the directory and 3 in this run" in message
+def test_two_distances_are_kept(prepare):
+    prepared = prepare(max_relative_position=(3, 2))
+    assert prepared.directory.read_config()["architecture"]["max_relative_position"] == [3, 2]
+    pretend_to_train(prepared)
+    assert prepare(max_relative_position=(3, 2)).architecture.max_relative_position == (3, 2)
+    message = r"max_relative_position is \[3, 2\] in the directory and 3 in this run"
+    with pytest.raises(ValueError, match=message):
+        prepare(max_relative_position=3)
 
 
 def test_learned_positions_cover_max_length(prepare):
@@ -533,7 +531,8 @@ def test_report_of_the_text(tmp_path, small_run, prepare):
     files = small_run.dev | {"train_target": str(tmp_path / "target")}
     prepared = prepare(**files | {"dev_target": str(tmp_path / "chinese"), "dev_bleu": True})
     assert prepared.config.normalization == "nmt_nfkc" and prepared.config.byte_fallback is False
-    lines = preparation.describe(prepared, SimpleNamespace(trainable_variables=[]), 1).splitlines()
+    describe = lambda x: preparation.describe(x, SimpleNamespace(trainable_variables=[]), 1)
+    lines = describe(prepared).splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("Training data: "))
     train, source, target, dev, _, dev_target, unknown, bleu = lines[start : start + 8]
     assert " 0 unknown (0.00%), normalization changes 0 of 12 lines" in source
@@ -542,4 +541,7 @@ def test_report_of_the_text(tmp_path, small_run, prepare):
     assert dev_target.startswith("  target: 24 tokens, 12 unknown (50.00%)")
     assert "warning: 50.00% of the tokens of the target are unknown" in unknown
     assert "Train the vocabulary with --byte_fallback, or on text" in unknown
+    existing = describe(dataclasses.replace(prepared, is_new=False))
+    assert "Replace these characters in the text, or train a new model with --preset" in existing
+    assert "Train the vocabulary" not in existing
     assert "warning: with the tokenizer 13a, the references have almost no" in bleu
