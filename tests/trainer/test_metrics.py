@@ -79,10 +79,7 @@ def test_sacrebleu_metrics_have_its_signatures():
     sides = ["Der Hund schläft dort heute", "Ja"], ["der Hund schläft dort heute nicht", "ja"]
     version = sacrebleu.__version__
     score = metrics.score("bleu_lc", *sides)
-    assert (score.name, score.signature) == (
-        "BLEU lower-cased",
-        f"nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:{version}",
-    )
+    assert score.signature == f"nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:{version}"
     assert score.value == pytest.approx(100 * 2.718281828459045 ** (1 - 7 / 6))
     assert metrics.sacrebleu(*sides).value == pytest.approx(
         BLEU().corpus_score(sides[0], [sides[1]]).score
@@ -95,10 +92,7 @@ def test_sacrebleu_metrics_have_its_signatures():
         100 * (4 / 5 * 2 / 4 * 1 / 3 * 1 / 4) ** 0.25 * 2.718281828459045 ** (1 - 7 / 5)
     )
     score = metrics.score("chrf", *sides)
-    assert (score.name, score.signature) == (
-        "chrF2",
-        f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{version}",
-    )
+    assert score.signature == f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{version}"
     assert score.value == pytest.approx(sacrebleu.corpus_chrf(sides[0], [sides[1]]).score)
 
 

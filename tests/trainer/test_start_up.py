@@ -88,8 +88,6 @@ FLAG = {
     "import_t2t": "--hparams_set",
     "visualize": "--plots",
 }
-
-
 # Programs whose console scripts are run.
 SCRIPTS = "train", "export_ctranslate2"
 

@@ -306,11 +306,7 @@ def test_formats_write_one_line_per_sentence():
     # A separator in a translation makes no field.
     line = b"0 ||| a| | |b ||| Score= -2.0000 ||| -2.0000\n"
     assert translate.format_n_best(1, [Translation(b"a|||b", -2.0, False)]) == line
-
-
-def test_formats_of_empty_sentences():
     assert translate.format_best(1, [ALIGNED]) == b"\n"
-    assert translate.format_best_and_score(1, [ALIGNED]) == b"\t0.0000\n"
     assert translate.format_links(1, [ALIGNED]) == b"\n"
     assert translate.format_tokens(1, [ALIGNED]) == b" ||| \n"
 
