@@ -411,13 +411,6 @@ def test_invalid_flags_exit():
     run.fails("Expected training data. Received: none", preset="tiny", model_dir="x")
 
 
-def test_dry_run_writes_no_files(tmp_path, small_run, capsys):
-    model_dir = tmp_path / "model"
-    run("--dry_run", preset="small", model_dir=model_dir, vocab_size=40, **small_run.text)
-    assert "Memory per device:" in capsys.readouterr().out
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
