@@ -169,8 +169,9 @@ def test_rate_excludes_the_preparation_of_the_graph(run_fake, capsys, monkeypatc
     assert messages == ["Read 2 lines: 0 blank, 0 cut.", rate]
 
 
-def test_progress_bar_on_a_terminal(fake_model, monkeypatch, tmp_path):
-    (tmp_path / "in").write_text("a\n\nb")
+@pytest.mark.parametrize("text", ["a\n\nb", "a\n\nb\n"])
+def test_progress_bar_on_a_terminal(fake_model, monkeypatch, tmp_path, text):
+    (tmp_path / "in").write_text(text)
     terminal = io.StringIO()
     terminal.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", terminal)
