@@ -1,7 +1,10 @@
 """Tests of language models: training, evaluation, export, and the programs that refuse them."""
 
+import contextlib
 import functools
+import io
 import re
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -44,28 +47,41 @@ def test_other_commands_refuse_a_language_model(text_model, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_training_of_a_language_model(small_run, eager_searches, tmp_path, monkeypatch, capsys):
-    """With real steps. The run that resumes equals the whole one."""
+def train_on_text(small_run, path, *train_steps):
+    """Trains with real steps, in as many runs as numbers of steps. Returns the printed lines."""
     eager = functools.partialmethod(TrainingModel.compile, run_eagerly=True)
-    monkeypatch.setattr(TrainingModel, "compile", eager)
     settings = {"checkpoint_every": 6, "keep_best": 1, "learning_rate": 1.0}
     settings |= small_run.settings("text")
-    for name, steps in (("whole", 12), ("parts", 6), ("parts", 12)):
-        small_run(tmp_path / name, real_steps=True, train_steps=steps, **settings)
-    whole, parts = (ModelDirectory.open(tmp_path / name) for name in ("whole", "parts"))
-    printed = capsys.readouterr().out
+    with mock.patch.object(TrainingModel, "compile", eager):
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            for steps in train_steps:
+                small_run(path, real_steps=True, train_steps=steps, **settings)
+    return output.getvalue()
+
+
+@pytest.fixture(scope="module")
+def learned(small_run, made_once):
+    """Returns the directory of a language model that was trained with real steps."""
+    path = made_once("learned_text", lambda path: train_on_text(small_run, path, 12))
+    return ModelDirectory.open(path)
+
+
+def test_resumed_training_equals_the_whole(learned, small_run, tmp_path):
+    printed = train_on_text(small_run, tmp_path, 6, 12)
     assert "Best on dev: step " in printed and ", dev loss = " in printed
     assert " tokens/s" in printed and "source+target" not in printed
-    assert_all_equal(whole.load_model().get_weights(), parts.load_model().get_weights())
-    assert parts.evaluations_file.read_text() == whole.evaluations_file.read_text()
-    model, tokenizer = whole.load_model(), whole.load_tokenizer()
-    assert type(model) is CausalLM
+    parts = ModelDirectory.open(tmp_path)
+    assert_all_equal(learned.load_model().get_weights(), parts.load_model().get_weights())
+    assert parts.evaluations_file.read_text() == learned.evaluations_file.read_text()
 
+
+def test_perplexity_of_a_text(learned, tmp_path, capsys):
+    model, tokenizer = learned.load_model(), learned.load_tokenizer()
+    assert type(model) is CausalLM
     # The loss of the text that it was trained on, and of a text with a blank line.
     lines = ["the dog sees a man", "", " the cat sees  a tree"]
     (tmp_path / "text").write_text("\n".join(lines))
-    capsys.readouterr()
-    Program(evaluate)(model_dir=whole.path, text=tmp_path / "text", checkpoint="latest")
+    Program(evaluate)(model_dir=learned.path, text=tmp_path / "text", checkpoint="latest")
     output = capsys.readouterr()
     scores = model.score(tokenizer.tokenize([lines[0], lines[2].strip()]).to_tensor())
     loss, pieces = -float(sum(scores.scores)), int(sum(scores.lengths))
@@ -79,22 +95,24 @@ def test_training_of_a_language_model(small_run, eager_searches, tmp_path, monke
         assert line == f"{start}with the end of each of 2 texts)"
 
     (tmp_path / "text").write_text("thedogseesaman" * 90)
-    Program(evaluate)(model_dir=whole.path, text=tmp_path / "text")
+    Program(evaluate)(model_dir=learned.path, text=tmp_path / "text")
     assert re.search(r"per word = (inf|\d\.\d*e\+\d+)  \(2 words", capsys.readouterr().out)
 
     message = "Expected no --beam_size with --text, which evaluates a language model. Received: 2."
-    Program(evaluate).fails(message, model_dir=whole.path, text=tmp_path / "text", beam_size=2)
+    Program(evaluate).fails(message, model_dir=learned.path, text=tmp_path / "text", beam_size=2)
 
-    capsys.readouterr()
-    saved = tmp_path / "saved" / "whole"
-    flags = {"export_dir": saved.parent, "sampler": "greedy", "max_length": 14}
-    Program(export)(model_dir=whole.path, **flags)
+
+def test_export_has_signatures_for_ids_and_text(learned, eager_searches, tmp_path, capsys):
+    saved = tmp_path / "mine"
+    flags = {"export_dir": tmp_path, "name": "mine", "sampler": "greedy", "max_length": 14}
+    Program(export)(model_dir=learned.path, **flags)
     assert capsys.readouterr().out.splitlines() == [
         f"Wrote {saved}/1",
         "Signatures: generate, score, generate_text, score_text.",
         "Outputs have at most 14 ids, with the prompt.",
     ]
-    check_signatures(tf.saved_model.load(str(saved / "1")).signatures, model, tokenizer)
+    signatures = tf.saved_model.load(str(saved / "1")).signatures
+    check_signatures(signatures, learned.load_model(), learned.load_tokenizer())
     message = f".*{saved}/1, which returns nothing. Write one with .* for translation."
     Program(translate).fails(message, saved_model=saved, input=__file__)
 

@@ -135,6 +135,7 @@ def test_training_prints_status_lines(each_run):
     ):
         assert line in out
     assert ("num_encoder_layers" in out) == (each_run.kind != "text")
+    assert "Stopped early" not in out
     model = each_run.directory.load_model()
     parameters = sum(variable.value.numpy().size for variable in model.trainable_variables)
     assert f"Parameters: {parameters:,}\n" in out
