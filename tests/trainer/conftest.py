@@ -15,6 +15,7 @@ import random
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 from unittest import mock
 
 import keras
@@ -68,9 +69,7 @@ def trained_model_dir(made_once):
     return made_once("tiny", _make_model_dir)
 
 
-@pytest.fixture(
-    scope="session", params=["one", "two", pytest.param("subwords", marks=pytest.mark.slow)]
-)
+@pytest.fixture(scope="session", params=["one", "two", "subwords"])
 def each_model_dir(request, made_once):
     """Returns the path of a trained model: with one vocabulary, with two, or with subwords."""
     name = "tiny" if request.param == "one" else request.param
@@ -275,6 +274,16 @@ class SmallRun:
         for name, lines in (("source", cls.source), ("target", cls.target)):
             (directory / name).write_text("\n".join(lines) + "\n")
 
+    def settings(self, kind):
+        """Returns the settings of a kind of run: its files, with a dev set, and vocabularies.
+
+        A "text" trains a language model on the sources.
+        """
+        if kind == "text":
+            files = {"train_text": self.text["train_source"], "dev_text": self.dev["dev_target"]}
+            return dict.fromkeys(self.text) | files | {"batch_tokens": 60}
+        return self.dev | (TWO_VOCABULARIES if kind == "two vocabularies" else {})
+
     def config(self, directory, **settings):
         """Returns the `RunConfig`."""
         sizes = {
@@ -319,21 +328,60 @@ def small_run(made_once):
 
 
 FINISHED = {"checkpoint_every": 3, "evaluate_every": 4, "train_steps": 9}
+TWO_VOCABULARIES = {"vocab_size": 37, "source_vocab_size": 31}
+
+
+class FinishedRun(NamedTuple):
+    """A run with a dev set, which tests must not change.
+
+    Attributes:
+        kind: "pair" of text files with one vocabulary, "two vocabularies", or "text".
+        path: the model directory. The file `output` next to it has the lines that the run printed.
+        settings: the settings that differ from those of `SmallRun.config`.
+    """
+
+    kind: str
+    path: Path
+    settings: dict
+
+    @property
+    def directory(self):
+        return ModelDirectory.open(self.path)
+
+    @property
+    def sizes(self):
+        sizes = {"vocab_size": 40, "source_vocab_size": None}
+        return {name: self.settings.get(name, size) for name, size in sizes.items()}
 
 
 @pytest.fixture(scope="module")
-def finished_run(small_run, made_once):
-    """Returns the directory of a run with the settings `FINISHED` and a dev set.
+def finish(small_run, made_once):
+    """Returns `finish(kind)`, which returns the `FinishedRun` of a kind."""
 
-    Tests must not change it. The file `output` next to it has the lines that the run printed.
-    """
+    def finish(kind):
+        settings = FINISHED | small_run.settings(kind)
 
-    def make(path):
-        with contextlib.redirect_stdout(io.StringIO()) as output:
-            small_run(path / "model", **FINISHED, **small_run.dev)
-        (path / "output").write_text(output.getvalue())
+        def make(path):
+            with contextlib.redirect_stdout(io.StringIO()) as output:
+                small_run(path / "model", **settings)
+            (path / "output").write_text(output.getvalue())
 
-    return made_once("finished_run", make) / "model"
+        path = made_once(f"finished_{kind.replace(' ', '_')}", make)
+        return FinishedRun(kind, path / "model", settings)
+
+    return finish
+
+
+@pytest.fixture(scope="module", params=["pair", "two vocabularies", "text"])
+def each_run(request, finish):
+    """Returns the `FinishedRun` of each kind."""
+    return finish(request.param)
+
+
+@pytest.fixture(scope="module")
+def finished_run(finish):
+    """Returns the path of the `FinishedRun` of a pair of text files with one vocabulary."""
+    return finish("pair").path
 
 
 @pytest.fixture

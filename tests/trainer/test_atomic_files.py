@@ -74,14 +74,6 @@ def test_directory_is_replaced_through_a_link(tmp_path):
     assert names(tmp_path) == ["d", "file", "link"]
 
 
-def test_temporary_directories_of_killed_processes_are_removed(tmp_path):
-    for name in (".writing-a", ".other"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "file").touch()
-    atomic_files.remove_leftovers(tmp_path)
-    assert names(tmp_path) == [".other"]
-
-
 def test_files_are_flushed_before_they_are_renamed(tmp_path, monkeypatch):
     calls = []
     flush, replace, rename = os.fsync, os.replace, Path.rename

@@ -11,8 +11,6 @@ from trainer.attention_page import make_sentence_pair, translate_ids
 from trainer.data.tokenizer import Tokenizers
 from trainer.model_dir import ModelDirectory
 
-MODEL = SimpleNamespace(config=TransformerConfig(vocab_size=211))
-
 
 @pytest.mark.slow
 def test_generated_translation_equals_served_translation(
@@ -27,14 +25,6 @@ def test_generated_translation_equals_served_translation(
         assert pair.source_ids == tokenizer.tokenize([sentence])[0].numpy().tolist()
         assert pair.target_ids[-1] == 1 and 0 not in pair.target_ids
         assert tokenizer.detokenize([pair.target_ids]).numpy()[0].decode() == pair.target
-
-
-def test_given_translation(tokenizer):
-    pair = make_sentence_pair(
-        MODEL, Tokenizers.shared(tokenizer), "The dog sleeps .", "Der Hund schläft ."
-    )
-    assert pair.is_given and pair.target == "Der Hund schläft ."
-    assert pair.target_ids == tokenizer.tokenize(["Der Hund schläft ."])[0].numpy().tolist()
 
 
 class EndlessModel(GenerationMixin):
@@ -55,7 +45,7 @@ class EndlessModel(GenerationMixin):
         return tf.tile([[0.0, -99.0, 0.0, 9.0, *[0.0] * 20]], [tf.size(ids), 1]), state
 
 
-def test_endless_translation_is_truncated():
+def test_endless_translation_is_truncated(eager_searches):
     assert translate_ids(EndlessModel(), [5, 7, 1], limit=19) == [3] * 19
     assert translate_ids(EndlessModel(), [5, 7, 1], limit=99) == [3] * 53
 
@@ -72,9 +62,9 @@ LEARNED = {"position": "learned", "max_length": 19}
         ("dog\udcff", {}, r"must be valid UTF-8, got 'dog\\udcff'"),
     ],
 )
-def test_unsuitable_sentence_raises(tokenizer, text, settings, message):
-    model = SimpleNamespace(config=TransformerConfig(vocab_size=211, **settings))
-    tokenizers = Tokenizers.shared(tokenizer)
+def test_unsuitable_sentence_raises(finish, text, settings, message):
+    model = SimpleNamespace(config=TransformerConfig(vocab_size=40, **settings))
+    tokenizers = finish("pair").directory.load_tokenizers()
     with pytest.raises(ValueError, match=f"--source {message}"):
         make_sentence_pair(model, tokenizers, text)
     with pytest.raises(ValueError, match=f"--target {message}"):

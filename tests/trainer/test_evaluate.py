@@ -1,5 +1,3 @@
-import errno
-import os
 import re
 
 import pytest
@@ -65,32 +63,6 @@ def printed_scores(label, names, sources=SOURCES, references=REFERENCES):
     """Returns the lines that the program prints for metrics of the echoed sources."""
     scores = (metrics.score(name, sources, references) for name in names)
     return [f"{label} {each.name} = {each.value:.2f}  {each.signature}" for each in scores]
-
-
-def test_evaluate_equals_sacrebleu_and_keeps_the_order():
-    answers = {
-        "a man sleeps here now": "Ein Mann schläft jetzt hier .",
-        "the dog": "Der Hund",
-        "she reads a long book": "sie liest ein langes Buch",
-    }
-    references = ["Ein Mann schläft jetzt hier.", "Der Hund", "Sie liest ein langes Buch"]
-    batches = []
-
-    def translate(sentences):
-        batches.append(sentences)
-        return [
-            Translation(answers[s.decode()].encode(), 0.0, s.startswith(b"she")) for s in sentences
-        ]
-
-    result = evaluate.evaluate(translate, PairCorpus(tuple(zip(answers, references))), batch_size=2)
-    assert result.hypotheses == list(answers.values())
-    # The tokenizer 13a separates the full stop, so only "sie" differs. The factors are the
-    # precisions of n-grams of the orders 1 to 4.
-    expected = 100 * (12 / 13 * 9 / 10 * 6 / 7 * 4 / 5) ** 0.25
-    assert result.score.value == pytest.approx(expected)
-    assert result.score.signature == SIGNATURE
-    assert result.truncated == 1
-    assert [len(batch) for batch in batches] == [2, 1] and batches[0][0] == b"the dog"
 
 
 def test_files_have_one_line_of_bleu_its_signature_and_a_line_per_metric(
@@ -316,14 +288,3 @@ def test_output_is_unchanged_if_it_can_not_be_written(
     assert output.read_text() == "before\n"
     # BLEU is printed even though the output can't be written.
     assert "test BLEU = " in capsys.readouterr().out
-
-
-def test_unreadable_file_is_reported_in_one_line(pair_files, monkeypatch):
-    def forbid(path, mode):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-
-    monkeypatch.setattr(text_files, "open", forbid, raising=False)
-    message = (
-        r"Expected a file that can be read or written. Received: .*source \(Permission denied\)."
-    )
-    run.fails(message, "--model_dir=x", *pair_files)

@@ -16,7 +16,6 @@ from subprocesses import environment, run_python
 
 from examples.synthetic_corpus import generate
 from t2t_relpos.models import Transformer
-from t2t_relpos.t2t.subwords import SubwordVocabulary
 from trainer import export_ctranslate2
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.data.tokenizer import Tokenizers
@@ -66,15 +65,6 @@ def int8_scores(load):
     return int8_scores
 
 
-@pytest.fixture(scope="module")
-def imported(load, tmp_path_factory):
-    """Returns the path of an imported t2t model with a subword vocabulary and a target space."""
-    words = ["the_", "dog_", "", "dog_", "abcdefghijklmnopqrstuvwxyz_"]
-    hparams = "hidden_size=8,filter_size=10,num_heads=2,num_hidden_layers=1,max_relative_position=3"
-    folder = tmp_path_factory.mktemp("imported")
-    return import_random_model(folder, hparams, words, target_space_id=5)
-
-
 def token_scores(model, source, target):
     """Returns the log-probabilities of the ids of a target and EOS. Padding has probability 0."""
     inputs = {"inputs": np.array([source + [1]]), "targets": np.array([target + [1]])}
@@ -83,21 +73,17 @@ def token_scores(model, source, target):
     return tf.nn.log_softmax(logits).numpy()[range(len(target) + 1), target + [1]]
 
 
-def test_scores_equal_the_trained_model(written, load, trained_model_dir, int8):
+def test_scores_in_int8_are_close_to_the_trained_model(written, trained_model_dir, int8):
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(written / "vocab.model"))
     model = ModelDirectory.open(trained_model_dir).load_model()
     texts = [list(side) for side in zip(*generate("test", size=11))]
-    tokens = [pieces.encode(side, out_type=str) for side in texts]
-    found = [result.log_probs for result in load(written).score_batch(*tokens)]
-    done = run_python(
-        "-c", SCORE, env=environment(**EXACT_INT8), input=json.dumps([str(int8), *tokens])
-    )
-    compute_type, quantized = json.loads(done.stdout)
-    expected = [token_scores(model, *pair) for pair in zip(*map(pieces.encode, texts))]
-    found, quantized, expected = map(np.concatenate, (found, quantized, expected))
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+    arguments = [str(int8), *([pieces.encode(side, out_type=str) for side in texts])]
+    done = run_python("-c", SCORE, env=environment(**EXACT_INT8), input=json.dumps(arguments))
+    compute_type, found = json.loads(done.stdout)
     assert compute_type == "int8_float32"
-    assert 0 < np.abs(found - quantized).mean() < 0.02 * np.abs(found).mean()
+    expected = [token_scores(model, *pair) for pair in zip(*map(pieces.encode, texts))]
+    found, expected = map(np.concatenate, (found, expected))
+    assert 1e-4 < np.abs(found - expected).mean() < 0.02 * np.abs(expected).mean()
 
 
 @pytest.mark.slow
@@ -145,60 +131,69 @@ def test_inexact_int8_is_reported(
     assert ("int8 is not exact on this processor. Set CT2_USE_MKL=1" in caplog.text) == warned
 
 
-def test_scores_and_files_of_each_kind_of_vocabulary(load, each_model_dir, tmp_path):
-    written = tmp_path / "ct2"
-    run(f"--model_dir={each_model_dir}", f"--output_dir={written}")
-    directory = ModelDirectory.open(each_model_dir)
-    tokenizers = directory.load_tokenizers()
-    sides = [""] if tokenizers.is_shared else ["source", "target"]
-    files = [f"{side or 'shared'}_vocabulary.json" for side in sides]
-    vocabularies = {path.name: path.read_bytes() for path in directory.vocabulary_files}
+def check_scores_and_files(directory, texts, load, written):
+    """Writes a model and asserts that CT2's score of a pair of texts is that of the model.
+
+    Without a vocabulary, the names of ids are numbers.
+    """
+    run(f"--model_dir={directory.path}", f"--output_dir={written}")
+    model, vocabularies = directory.load_model(), directory.vocabulary_files
+    sides = ["source", "target"] if len(vocabularies) == 2 else ["shared"]
+    files = [f"{side}_vocabulary.json" for side in sides]
     assert {path.name for path in written.iterdir()} == {
-        *("config.json", "model.bin", *files, *vocabularies)
+        *("config.json", "model.bin", *files, *(file.name for file in vocabularies))
     }
-    assert {name: (written / name).read_bytes() for name in vocabularies} == vocabularies
-    for file, tokenizer in zip((files[0], files[-1]), tokenizers):
-        assert json.loads((written / file).read_text()) == [*tokenizer.names]
+    for file in vocabularies:
+        assert (written / file.name).read_bytes() == file.read_bytes()
+    names = [json.loads((written / file).read_text()) for file in (files[0], files[-1])]
     start = json.loads((written / "config.json").read_text())["decoder_start_token"]
-    assert start == tokenizers.target.names[0]
-    ids = [tokenizer.tokenize(["The dog sleeps ."]).to_list()[0][:-1] for tokenizer in tokenizers]
-    tokens = [[[each.names[i] for i in row]] for each, row in zip(tokenizers, ids)]
-    (result,) = load(written).score_batch(*tokens)
-    expected = token_scores(directory.load_model(), *ids)
-    np.testing.assert_allclose(result.log_probs, expected, atol=1e-4)
+    assert start == names[1][0]
+    if vocabularies:
+        tokenizers = directory.load_tokenizers()
+        ids = [each.tokenize([text]).to_list()[0][:-1] for each, text in zip(tokenizers, texts)]
+        if directory.tokenizer_kind == "sentencepiece":
+            assert names == [[*each.names] for each in tokenizers]
+    else:
+        ids = [5, 9], [7, 5]
+        assert names[0] == [str(i) for i in range(model.config.vocab_size)]
+    tokens = [[each[i] for i in row] for each, row in zip(names, ids)]
+    (result,) = load(written).score_batch(*([side] for side in tokens))
+    np.testing.assert_allclose(result.log_probs, token_scores(model, *ids), atol=1e-4)
+    return names, tokens
 
 
-def test_scores_equal_the_imported_model(imported, load, tmp_path):
-    run(f"--model_dir={imported}", f"--output_dir={tmp_path}/ct2")
-    vocabulary = SubwordVocabulary.from_bytes((tmp_path / "ct2/vocab.subwords").read_bytes())
-    names = json.loads((tmp_path / "ct2/shared_vocabulary.json").read_text())
-    assert names[:6] == ["<pad>_", "<EOS>_", "the_", "<id 3>", "<id 4>", "dog_"]
-    source, target = vocabulary.encode("the dog, a dog"), vocabulary.encode("dog the 7")
-    (result,) = load(tmp_path / "ct2").score_batch(
-        [[names[i] for i in source]], [[names[i] for i in target]]
+@pytest.mark.parametrize("kind", ["pair", "two vocabularies"])
+def test_scores_and_files_of_each_kind_of_vocabulary(load, finish, kind, tmp_path):
+    texts = "the dog sees a man", "der cat sieht einen man"
+    check_scores_and_files(finish(kind).directory, texts, load, tmp_path / "ct2")
+
+
+def test_scores_and_files_of_an_imported_model(load, tmp_path):
+    """Some subtokens are equal or empty. The model has a target space."""
+    words = ["the_", "dog_", "", "dog_", "abcdefghijklmnopqrstuvwxyz_"]
+    hparams = "hidden_size=8,filter_size=10,num_heads=2,num_hidden_layers=1,max_relative_position=3"
+    directory = ModelDirectory.open(
+        import_random_model(tmp_path, hparams, words, target_space_id=5)
     )
-    model = ModelDirectory.open(imported).load_model()
-    np.testing.assert_allclose(result.log_probs, token_scores(model, source, target), atol=1e-5)
+    texts = "the dog, a dog", "dog the 7"
+    names, _ = check_scores_and_files(directory, texts, load, tmp_path / "ct2")
+    assert names[0][:6] == ["<pad>_", "<EOS>_", "the_", "<id 3>", "<id 4>", "dog_"]
+    bare = bare_model_directory(tmp_path / "bare", directory.load_model())
+    check_scores_and_files(bare, texts, load, tmp_path / "ids")
 
 
-def test_vocabulary_with_bytes(load, tmp_path):
+def test_scores_and_files_of_a_vocabulary_with_bytes(load, tmp_path):
     lines = [text for pair in generate("dev", size=31) for text in pair]
     tokenizer = SentencePieceTokenizer.train(lines, vocab_size=320, byte_fallback=True)
-    directory = ModelDirectory.create(tmp_path / "model")
-    tokenizers = Tokenizers.shared(tokenizer)
-    directory.save_tokenizers(tokenizers)
     model = Transformer(small_config(vocab_size=320))
-    model({name: np.ones((1, 1), "int32") for name in ("inputs", "targets")})
+    directory = bare_model_directory(tmp_path / "model", model)
+    directory.save_tokenizers(tokenizers := Tokenizers.shared(tokenizer))
     directory.write_config(model.config.to_dict(), tokenizers)
-    directory.save_model(model)
-    run(f"--model_dir={directory.path}", f"--output_dir={tmp_path}/ct2")
-    pieces = sentencepiece.SentencePieceProcessor(model_file=f"{tmp_path}/ct2/vocab.model")
-    tokens = pieces.encode("the 好", out_type=str)
+    texts = ["the 好"] * 2
+    _, (tokens, _) = check_scores_and_files(directory, texts, load, tmp_path / "ct2")
     assert tokens[-3:] == ["<0xE5>", "<0xA5>", "<0xBD>"]
-    assert pieces.decode(tokens) == "the 好"
-    (result,) = load(tmp_path / "ct2").score_batch([tokens], [tokens])
-    expected = token_scores(model, *[tokenizer.tokenize(["the 好"]).to_list()[0][:-1]] * 2)
-    np.testing.assert_allclose(result.log_probs, expected, atol=1e-4)
+    pieces = sentencepiece.SentencePieceProcessor(model_file=f"{tmp_path}/ct2/vocab.model")
+    assert pieces.encode(texts[0], out_type=str) == tokens
 
 
 def test_limit_of_training_above_that_of_ctranslate2_is_printed(tmp_path, monkeypatch, capsys):
@@ -211,16 +206,6 @@ def test_limit_of_training_above_that_of_ctranslate2_is_printed(tmp_path, monkey
         printed = capsys.readouterr().out
         assert len(printed.splitlines()) == lines
         assert ("Give max_input_length=1025 to translate_batch." in printed) == (lines == 2)
-
-
-def test_model_without_vocabulary_uses_ids_as_names(imported, load, tmp_path):
-    model = ModelDirectory.open(imported).load_model()
-    directory = bare_model_directory(tmp_path / "bare", model)
-    run(f"--model_dir={directory.path}", f"--output_dir={tmp_path}/ct2")
-    names = json.loads((tmp_path / "ct2/shared_vocabulary.json").read_text())
-    assert names == [str(i) for i in range(model.config.vocab_size)]
-    (result,) = load(tmp_path / "ct2").translate_batch([["5", "9"]], max_decoding_length=3)
-    assert all(name in names for name in result.hypotheses[0])
 
 
 def test_existing_directory_raises_without_force(trained_model_dir, written, tmp_path):

@@ -1,18 +1,13 @@
 """Tests of training from the weights of another model directory, with a new schedule."""
 
-import json
 import shutil
-from types import SimpleNamespace
 
 import pytest
 from comparisons import assert_all_equal
 
 from trainer import recipes
 from trainer.average import write_average
-from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
-from trainer.data.tokenizer import Tokenizers
 from trainer.model_dir import ModelDirectory
-from trainer.training import preparation
 from trainer.training.checkpoints import Checkpoints
 from trainer.training.training_run import TrainingRun
 
@@ -20,14 +15,18 @@ from trainer.training.training_run import TrainingRun
 INHERITED = dict.fromkeys(("preset", "vocab_size", "batch_tokens", "checkpoint_every"))
 
 
-@pytest.fixture
-def parent(finished_run, tmp_path):
+def copy_of(path, folder):
     """Returns a copy of a trained model directory, with other recorded settings."""
-    directory = ModelDirectory(shutil.copytree(finished_run, tmp_path / "parent"))
+    directory = ModelDirectory(shutil.copytree(path, folder / "parent"))
     directory.write_run(
         {"label_smoothing": 0.25, "warmup_steps": 7, "batch_tokens": 50, "learning_rate": 1.0}
     )
     return directory
+
+
+@pytest.fixture
+def parent(finished_run, tmp_path):
+    return copy_of(finished_run, tmp_path)
 
 
 @pytest.fixture
@@ -44,32 +43,20 @@ def weights(directory):
     return directory.load_model().get_weights()
 
 
-def test_unknown_characters_are_not_blamed_on_a_new_vocabulary(parent, child, small_run, tmp_path):
-    (tmp_path / "chinese").write_text("你好世界。\n" * 12)
-    files = {"train_target": str(tmp_path / "chinese")}
-    config = small_run.config(child.path, **settings(parent, **files))
-    prepared = preparation.prepare(config, ModelDirectory.create(child.path))
-    report = preparation.describe(prepared, SimpleNamespace(trainable_variables=[]), 1)
-    assert "of the tokens of the target are unknown" in report
-    assert "Replace these characters in the text, or train a new model with --preset" in report
-    assert "Train the vocabulary" not in report
-
-
-def test_init_from_inherits_weights_and_settings(parent, child, small_run):
+def test_init_from_inherits_weights_and_settings(each_run, small_run, tmp_path):
+    parent, child = copy_of(each_run.path, tmp_path), ModelDirectory(tmp_path / "child")
     # The first update has a learning rate of 0, so the weights are still the parent's.
-    small_run(child.path, **settings(parent, dropout=0.5, warmup_steps=11))
+    given = small_run.settings(each_run.kind) | settings(parent, dropout=0.5, warmup_steps=11)
+    small_run(child.path, **given | dict.fromkeys(each_run.sizes))
     assert_all_equal(weights(child), weights(parent))
-    assert child.load_tokenizer().fingerprint == parent.load_tokenizer().fingerprint
-    assert child.read_config()["architecture"] == parent.read_config()["architecture"] | {
-        "dropout": 0.5
-    }
-    recorded = json.loads(child.run_file.read_text())
-    assert (recorded["label_smoothing"], recorded["warmup_steps"], recorded["batch_tokens"]) == (
-        0.25,
-        11,
-        50,
-    )
-    assert recorded["init_from"] == str(parent.path)
+    assert child.vocabularies == [x | {"made_from": "init_from"} for x in parent.vocabularies]
+    for one, other in zip(child.load_tokenizers(), parent.load_tokenizers()):
+        assert one.fingerprint == other.fingerprint
+    architecture = parent.read_config()["architecture"] | {"dropout": 0.5}
+    assert child.read_config()["architecture"] == architecture
+    recorded = child.read_run()
+    names = "label_smoothing", "warmup_steps", "batch_tokens", "init_from"
+    assert [recorded[name] for name in names] == [0.25, 11, 50, str(parent.path)]
 
 
 def test_fine_tuning_resumes_from_its_own_checkpoint(parent, child, small_run):
@@ -107,11 +94,6 @@ def test_invalid_settings_raise(parent, child, small_run, others, message):
         small_run.config(child.path, **settings(parent, **others)).resolve()
 
 
-def test_other_vocab_size_raises(parent, child, small_run):
-    message = f"Expected the vocab_size of {parent.path}, 40. Received: 99"
-    assert message in small_run.fails(child.path, **settings(parent, vocab_size=99))
-
-
 def test_init_from_inherits_settings_without_a_default(parent, child, small_run):
     recorded = {"device_tokens": 11, "checkpoint_minutes": 2.5, "keep_checkpoints": 7}
     parent.write_run(parent.read_run() | recorded | {"checkpoint_every": None})
@@ -135,14 +117,3 @@ def test_max_length_above_the_learned_positions_raises(parent, child, small_run)
         "Received: 65. Give --max_length=64."
     )
     assert message in small_run.fails(child.path, **settings(parent, max_length=65))
-
-
-def test_directory_with_the_vocabulary_of_another_parent_raises(parent, child, small_run):
-    ModelDirectory.create(child.path)
-    tokenizers = Tokenizers.shared(SentencePieceTokenizer.train(small_run.target, vocab_size=40))
-    child.write_config(parent.read_config()["architecture"], tokenizers)
-    child.save_tokenizers(tokenizers)
-    (child.checkpoints / "step-000001").mkdir(parents=True)
-    message = small_run.fails(child.path, **settings(parent))
-    assert "Expected a model directory created with the vocabulary of this run. " in message
-    assert " vocab.model sha256 is" in message

@@ -1,18 +1,22 @@
 """Tests of the import of tensor2tensor's checkpoints into model directories."""
 
+import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from model_directories import import_random_model, subword_vocabulary
+from comparisons import assert_all_equal
+from model_directories import (
+    import_random_model,
+    subword_vocabulary,
+    write_random_checkpoint,
+)
 from programs import Program
 
-from t2t_relpos.models import Transformer
-from t2t_relpos.t2t import config_from_hparams, parse_hparams
-from trainer import import_t2t, train
-from trainer.config import RunConfig
+from t2t_relpos.models import CausalLM, Transformer
+from trainer import import_t2t
 from trainer.import_t2t import (
     find_checkpoint,
     import_checkpoint,
@@ -25,6 +29,10 @@ from trainer.serving.translation_module import TranslationModule, TranslationSet
 RECORDED = Path(__file__).parents[1] / "reference/models"
 SMALL = "hidden_size=24,filter_size=40,num_heads=4,num_hidden_layers=2"
 SHORT_K = f"{SMALL},max_relative_position=3,relu_dropout=0.25"
+V2 = f"{SMALL},max_relative_position=5"
+TINY, LMX = "transformer_relative_tiny", "lmx_relative"
+# Sizes of a model, and how the program is called.
+ONE_LAYER = "hidden_size=8,filter_size=12,num_heads=2,num_hidden_layers=1"
 
 run = Program(import_t2t)
 
@@ -33,100 +41,179 @@ def prefix(case):
     return str(next((RECORDED / case).glob("*.index")).with_suffix(""))
 
 
-def import_case(directory, case="relative_short_k", hparams=SHORT_K, **others):
-    settings = {"hparams_set": "transformer_relative_tiny", "vocab_size": 37} | others
-    return import_checkpoint(prefix(case), str(directory), hparams=hparams, **settings)
-
-
-def test_logits_equal_tensor2tensor(tmp_path):
-    case = "relative_adam_slots"
-    import_case(tmp_path / "model", case, f"{SMALL},max_relative_position=2")
-    forward = np.load(RECORDED / case / "forward.npz")
+@pytest.mark.parametrize(
+    "case",
+    ["relative_adam_slots", "language_16_layers", "language_bfloat16", "language_v2_long_k"],
+)
+def test_logits_equal_tensor2tensor(case, tmp_path):
+    recorded = json.loads((RECORDED / case / "model.json").read_text())
+    hparams = ",".join(f"{key}={value}" for key, value in recorded["overrides"].items())
+    flags = {"checkpoint": RECORDED / case, "hparams_set": recorded["hparams_set"]}
+    flags |= {"vocab_size": recorded["vocab_size"], "model_dir": tmp_path / "model"}
+    run(**flags, hparams=hparams)
     model = ModelDirectory.open(tmp_path / "model").load_model()
-    logits = model({"inputs": forward["inputs"], "targets": forward["targets"]})
+    forward = np.load(RECORDED / case / "forward.npz")
+    inputs = forward["targets"]
+    if "inputs" in forward:
+        inputs = {"inputs": forward["inputs"], "targets": inputs}
     atol = 1e-5 * np.abs(forward["logits"]).max()
-    np.testing.assert_allclose(logits, forward["logits"], atol=atol)
+    np.testing.assert_allclose(model(inputs), forward["logits"], atol=atol)
 
 
 def test_write_checkpoint_inverts_import_checkpoint(tmp_path):
-    config = import_case(tmp_path / "model")
+    original = prefix("relative_short_k")
+    settings = {"hparams_set": TINY, "hparams": SHORT_K, "vocab_size": 37}
+    config = import_checkpoint(original, str(tmp_path / "model"), **settings)
     settings = config.activation_dropout, config.max_relative_position, config.target_space_id
     assert settings == (0.25, 3, 0)
     write_checkpoint(ModelDirectory.open(tmp_path / "model").load_model(), str(tmp_path / "back"))
-    back = read_checkpoint(str(tmp_path / "back"))
-    original = read_checkpoint(prefix("relative_short_k"))
+    original, back = read_checkpoint(original), read_checkpoint(str(tmp_path / "back"))
     assert back.keys() == original.keys()
     for name in original.keys() - {"global_step"}:
         np.testing.assert_array_equal(back[name], original[name])
 
 
-@pytest.fixture
-def imported(tmp_path):
-    """Returns the path of an imported model with a vocabulary."""
-    return import_random_model(tmp_path, SHORT_K, ["the_", "dog_"])
+LM = {"language_model": True}
+PER_HEAD = f"{SMALL},heads_share_relative_embedding=false"
+# The hparams set, hparams of the checkpoint and of the import, and other settings of the model.
+KINDS = {
+    "two vocabularies": (TINY, ONE_LAYER, ONE_LAYER, {"source_vocab_size": 23}),
+    "timing": ("transformer_tpu", SMALL, SMALL, LM),
+    "unshared": ("t_rel_len2048_dropout15_tiny", V2, V2, LM),
+    # The checkpoint says what the hparams leave out.
+    "K of the tables": (LMX, V2, SMALL, LM),
+    "K of tables per head": (LMX, f"{PER_HEAD},max_relative_position=5", PER_HEAD, LM),
+}
 
 
-@pytest.mark.slow
-def test_fine_tuning_uses_the_dropout_rates_of_the_import(imported, tmp_path):
+@pytest.mark.parametrize("kind", KINDS)
+def test_import_of_ids_of_each_kind_of_model(kind, tmp_path, capsys):
+    hparams_set, written, given, settings = KINDS[kind]
+    original = write_random_checkpoint(
+        tmp_path / "model.ckpt-7", hparams_set, written, 37, **settings
+    )
+    flags = {"checkpoint": tmp_path, "vocab_size": 37, "model_dir": tmp_path / "model"}
+    run(**flags, hparams_set=hparams_set, hparams=given)
+    printed, is_language_model = capsys.readouterr().out, settings is LM
+    name = "language_model" if is_language_model else "translation"
+    assert f"(model: {name}): TransformerConfig(" in printed
+    assert ("target_space_id = 0 (the default" in printed) == (not is_language_model)
+    line = "max_relative_position = 5 (the length of the checkpoint's tables)\n"
+    assert (line in printed) == kind.startswith("K ")
+    directory = ModelDirectory.open(tmp_path / "model", name)
+    model = directory.load_model()
+    assert type(model) is (CausalLM if is_language_model else Transformer)
+    assert model.config == original.config
+    assert model.config.source_vocab_size == settings.get("source_vocab_size")
+    assert_all_equal(model.weights, original.weights)
+    ids = np.random.default_rng(1).integers(2, 23, (2, 9))
+    inputs = ids if is_language_model else {"inputs": ids[:, :5], "targets": ids}
+    np.testing.assert_allclose(model(inputs), original(inputs), atol=1e-5)
+    config = json.loads(directory.config_file.read_text())
+    assert (config["model"], config["tokenizer"]) == (name, {"kind": "none"})
+    num_heads = original.config.num_heads
+    assert directory.read_run()["t2t_hparams"]["num_heads"] == num_heads
+
+
+@pytest.mark.parametrize(
+    ("hparams_set", "settings", "warmup_steps"), [(TINY, {}, 8000), (LMX, LM, 10_000)]
+)
+def test_imported_model_is_trained(hparams_set, settings, warmup_steps, small_run, tmp_path):
+    hparams = f"{ONE_LAYER},max_relative_position=5,relu_dropout=0.25"
+    imported = import_random_model(
+        tmp_path, hparams, ["the_", "dog_"], hparams_set=hparams_set, **settings
+    )
     (tmp_path / "text").write_text("the dog\nthe the dog\n")
-    text = dict.fromkeys(("train_source", "train_target"), str(tmp_path / "text"))
-    settings = {"init_from": str(imported), "model_dir": str(tmp_path / "tuned")}
-    train.train(RunConfig(**settings, train_steps=2, batch_tokens=50, **text))
-    tuned = ModelDirectory.open(tmp_path / "tuned")
-    assert tuned.tokenizer_kind == "subwords"
+    names = ("train_text", "dev_text") if settings else ("train_source", "train_target")
+    text = dict.fromkeys(small_run.text) | dict.fromkeys(names, str(tmp_path / "text"))
+    given = {"preset": None, "vocab_size": None, "init_from": str(imported), "train_steps": 2}
+    small_run(tmp_path / "tuned", **text | given | {"batch_tokens": 50})
+    parent, tuned = (ModelDirectory.open(x) for x in (imported, tmp_path / "tuned"))
+    assert tuned.tokenizer_kind == "subwords" and tuned.kind == parent.kind
+    assert tuned.read_config()["architecture"] == parent.read_config()["architecture"]
     assert tuned.read_config()["architecture"]["activation_dropout"] == 0.25
-    assert tuned.read_run()["warmup_steps"] == 8000
-    before = ModelDirectory.open(imported).load_model().get_weights()
-    after = tuned.load_model().get_weights()
+    assert tuned.read_run()["warmup_steps"] == warmup_steps
+    before, after = (x.load_model().get_weights() for x in (parent, tuned))
     assert any((one != other).any() for one, other in zip(before, after, strict=True))
 
 
 def test_program_imports_a_checkpoint_once(tmp_path, capsys):
-    arguments = {
-        "checkpoint": RECORDED / "relative_short_k",
-        "hparams_set": "transformer_relative_tiny",
-        "hparams": SHORT_K,
-        "vocab_size": 37,
-        "model_dir": tmp_path / "model",
-    }
-    run(**arguments)
+    flags = {"checkpoint": RECORDED / "relative_short_k", "hparams_set": TINY, "hparams": SHORT_K}
+    flags |= {"vocab_size": 37, "model_dir": tmp_path / "model"}
+    run(**flags)
     printed = capsys.readouterr().out
     newest = f"Newest checkpoint of {RECORDED / 'relative_short_k'}: "
     assert printed.startswith(newest + prefix("relative_short_k"))
     assert "target_space_id = 0 (the default; check it)\n" in printed
     assert f"Wrote {tmp_path / 'model'}\n" in printed
-    run.fails("Expected a --model_dir that holds no model yet", **arguments)
+    run.fails("Expected a --model_dir that holds no model yet", **flags)
 
 
 @pytest.mark.parametrize(
-    "others, message",
+    ("case", "flags", "message"),
     [
         (
+            TINY,
             {"hparams": f"{SMALL},max_relative_position=4"},
-            r"(?s)wrong shape: .*relative_positions_keys.*expected \[9, 6\], received \[7, 6\] "
+            r"[\s\S]*wrong shape: .*relative_positions_keys.*expected \[9, 6\], received \[7, 6\] "
             r"\(check .*max_relative_position",
         ),
         (
+            TINY,
             {"hparams": SHORT_K + ",num_decoder_layers=1"},
-            "(?s)unexpected: .*decoder/layer_1/.*num_hidden_layers",
+            r"[\s\S]*unexpected: .*decoder/layer_1/.*num_hidden_layers",
         ),
         (
+            TINY,
             {"hparams": SHORT_K + ",num_decoder_layers=3"},
-            "(?s)missing: .*decoder/layer_2/.*num_hidden_layers",
+            r"[\s\S]*missing: .*decoder/layer_2/.*num_hidden_layers",
         ),
-        ({"vocab_size": 38}, "(?s)symbol_modality_38_24/shared.*check the vocabulary"),
+        (TINY, {"vocab_size": 38}, r"[\s\S]*symbol_modality_38_24/shared.*check the vocabulary"),
         (
+            TINY,
             {"hparams_set": "transformer_tiny"},
-            "(?s)unexpected: .*relative_positions_keys.*self_attention_type",
+            r"[\s\S]*unexpected: .*relative_positions_keys.*self_attention_type",
         ),
-        ({"hparams_set": "transformer_relativ"}, "Expected one of the hparams sets .*Did you"),
-        ({"hparams": "ffn_layer=conv_hidden_relu"}, "Expected ffn_layer to be 'dense_relu_dense'"),
-        ({"vocab_size": None}, "Expected either --vocab or --vocab_size. Received: neither"),
+        (TINY, {"hparams_set": "transformer_relativ"}, "Expected one of the hparams sets .*Did"),
+        (TINY, {"hparams": "ffn_layer=conv_hidden_relu"}, "Expected ffn_layer to be 'dense_relu_d"),
+        (TINY, {"vocab_size": None}, "Expected either --vocab or --vocab_size. Received: neither"),
+        (
+            TINY,
+            {"source_vocab": "vocab"},
+            "Expected --vocab, the vocabulary of the targets, with --source_vocab. Received: "
+            "--vocab_size.",
+        ),
+        (TINY, {"language_model": "true"}, "Expected a checkpoint of a model without encoder"),
+        (LMX, {"language_model": "false"}, "Expected a checkpoint of a model with an encoder,"),
+        (
+            LMX,
+            {"hparams": f"{SMALL},max_relative_position=4"},
+            r"[\s\S]*wrong shape: .*relative_v2",
+        ),
+        (LMX, {"hparams": f"{V2},weight_dtype=float16"}, "Expected weight_dtype to be 'float32'"),
+        (LMX, {"hparams": f"{V2},factored_logits=true"}, "Expected factored_logits to be False"),
+        (LMX, {"vocab_size": 36}, r"[\s\S]*symbol_modality_36_24/softmax.*check the vocabulary"),
+        (LMX, {"hparams_set": "transformer_tpu"}, r"[\s\S]*unexpected: .*relative_v2/key_relative"),
+        (
+            LMX,
+            {"vocab_size": None, "vocab": "vocab", "source_vocab": "vocab"},
+            "Expected no --source_vocab with a language model, which has no inputs.",
+        ),
     ],
 )
-def test_mismatched_checkpoint_raises_and_writes_no_files(others, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        import_case(tmp_path / "model", **others)
+def test_mismatched_checkpoint_raises_and_writes_no_files(
+    case, flags, message, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    write_vocabulary(tmp_path / "vocab", ["the_"])
+    given = {"hparams_set": case, "vocab_size": 37, "model_dir": "model"}
+    if case == TINY:
+        given |= {"checkpoint": prefix("relative_short_k"), "hparams": SHORT_K}
+    else:
+        write_random_checkpoint("model.ckpt-7", LMX, V2, 37, **LM)
+        given |= {"checkpoint": ".", "hparams": V2}
+    flags = given | flags
+    run.fails(message, **{name: value for name, value in flags.items() if value is not None})
     assert not (tmp_path / "model").exists()
 
 
@@ -153,12 +240,9 @@ def test_newest_checkpoint_of_a_directory(tmp_path, names, state, newest):
     assert find_checkpoint(str(tmp_path / "model.ckpt-7")) == str(tmp_path / "model.ckpt-7")
 
 
-def test_directory_without_a_checkpoint_raises(tmp_path):
+def test_missing_or_unreadable_checkpoint_raises(tmp_path):
     with pytest.raises(ValueError, match="a directory with TF1 checkpoints, .* which has none"):
         find_checkpoint(str(tmp_path))
-
-
-def test_missing_or_unreadable_checkpoint_raises(tmp_path):
     message = "Expected the prefix of a TF1 checkpoint.*Leave out the file extension"
     with pytest.raises(ValueError, match=message):
         read_checkpoint(prefix("relative_short_k") + ".index")
@@ -173,28 +257,6 @@ def test_missing_or_unreadable_checkpoint_raises(tmp_path):
             read_checkpoint(str(index.with_suffix("")))
 
 
-def test_two_vocabularies_are_found_in_the_variables(tmp_path):
-    """As melody_conditioned_model_16: ids only, unlike vocabularies and numbers of layers.
-
-    test_language_models.py imports a model of 16 layers.
-    """
-    changes = "hidden_size=8,filter_size=12,num_heads=2,symbol_modality_num_shards=1"
-    changes += ",num_encoder_layers=1,num_decoder_layers=2"
-    hparams = parse_hparams("transformer_relative_tiny", changes)
-    config = config_from_hparams(hparams, 11, source_vocab_size=23)
-    model = Transformer(config)
-    write_checkpoint(model, str(tmp_path / "model.ckpt"), num_shards=1)
-    others = {"hparams_set": "transformer_relative_tiny", "vocab_size": 11}
-    others["hparams"] = changes
-    found = import_checkpoint(str(tmp_path / "model.ckpt"), str(tmp_path / "model"), **others)
-    assert found == config
-    assert (found.source_vocab_size, found.vocab_size, found.tie_embeddings) == (23, 11, False)
-    loaded = ModelDirectory.open(tmp_path / "model").load_model()
-    batch = {"inputs": np.array([[22, 17, 1]]), "targets": np.array([[3, 10, 1]])}
-    np.testing.assert_array_equal(loaded(batch), model(batch))
-
-
-ONE_LAYER = "hidden_size=8,filter_size=12,num_heads=2,num_hidden_layers=1"
 # Words of the vocabularies of inputs and targets.
 UNLIKE_SIZES = (["the_", "dog_"], ["der_", "und_"])
 EQUAL_SIZES = (["rend_", "end_"], ["der_", "und_"])
@@ -216,29 +278,37 @@ def write_two_vocabularies(tmp_path):
     def write(words):
         files = tmp_path / "inputs", tmp_path / "targets"
         sizes = source_size, size = tuple(map(write_vocabulary, files, words))
-        hparams = parse_hparams("transformer_relative_tiny", ONE_LAYER)
-        config = config_from_hparams(hparams, size, source_vocab_size=source_size)
-        write_checkpoint(Transformer(config), str(tmp_path / "model.ckpt-1"))
-        given = {"checkpoint": tmp_path / "model.ckpt-1", "model_dir": tmp_path / "model"}
-        given |= {"hparams_set": "transformer_relative_tiny", "hparams": ONE_LAYER}
-        return given | dict(zip(("source_vocab", "vocab"), files)), sizes
+        flags = {"checkpoint": tmp_path / "model.ckpt-1", "model_dir": tmp_path / "model"}
+        flags |= {"hparams_set": TINY, "hparams": ONE_LAYER}
+        write_random_checkpoint(
+            flags["checkpoint"], TINY, ONE_LAYER, size, source_vocab_size=source_size
+        )
+        return flags | dict(zip(("source_vocab", "vocab"), files)), sizes
 
     return write
 
 
+@pytest.fixture
+def eager_functions():
+    """Runs functions of TensorFlow without graphs, which take longer to make than to run."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
 @pytest.mark.parametrize("words", [UNLIKE_SIZES, EQUAL_SIZES])
-def test_two_vocabulary_files(write_two_vocabularies, words, eager_searches):
-    given, sizes = write_two_vocabularies(words)
+def test_two_vocabulary_files(write_two_vocabularies, words, eager_functions, eager_searches):
+    flags, sizes = write_two_vocabularies(words)
     assert (sizes[0] == sizes[1]) == (words == EQUAL_SIZES)
-    run(**given)
-    directory = ModelDirectory.open(given["model_dir"])
+    run(**flags)
+    directory = ModelDirectory.open(flags["model_dir"])
     names = [path.name for path in directory.vocabulary_files]
     assert names == ["vocab.source.subwords", "vocab.target.subwords"]
     tokenizers = directory.load_tokenizers()
     for path, flag, each, (word, _) in zip(
         directory.vocabulary_files, ("source_vocab", "vocab"), tokenizers, words
     ):
-        assert path.read_bytes() == given[flag].read_bytes()
+        assert path.read_bytes() == flags[flag].read_bytes()
         assert each.tokenize([word.removesuffix("_")]).to_list() == [[2, 1]]
     if words == EQUAL_SIZES:
         return
@@ -253,9 +323,9 @@ def test_two_vocabulary_files(write_two_vocabularies, words, eager_searches):
 
 
 def test_vocabulary_that_does_not_fit_the_inputs_raises(write_two_vocabularies, tmp_path):
-    given, (source_size, size) = write_two_vocabularies(UNLIKE_SIZES)
+    flags, (source_size, size) = write_two_vocabularies(UNLIKE_SIZES)
     message = f"Expected a vocabulary of the inputs of {source_size} ids, as in the checkpoint. "
-    others = given | {"source_vocab": tmp_path / "other"}
+    others = flags | {"source_vocab": tmp_path / "other"}
     other = write_vocabulary(tmp_path / "other", ["many_", "words_"])
     run.fails(f"{message}Received: one of {other} ids. Give its file with --source_", **others)
     del others["source_vocab"]
@@ -264,13 +334,7 @@ def test_vocabulary_that_does_not_fit_the_inputs_raises(write_two_vocabularies, 
 
 
 def test_one_vocabulary_is_the_default_for_equal_sizes(write_two_vocabularies):
-    given, _ = write_two_vocabularies(EQUAL_SIZES)
-    del given["source_vocab"]
-    run(**given)
-    assert ModelDirectory.open(given["model_dir"]).load_tokenizers().is_shared
-
-
-def test_source_vocabulary_without_that_of_the_targets_raises(tmp_path):
-    message = "Expected --vocab, the vocabulary of the targets, with --source_vocab. Received: "
-    with pytest.raises(ValueError, match=f"{message}--vocab_size."):
-        import_case(tmp_path / "model", source_vocab="inputs")
+    flags, _ = write_two_vocabularies(EQUAL_SIZES)
+    del flags["source_vocab"]
+    run(**flags)
+    assert ModelDirectory.open(flags["model_dir"]).load_tokenizers().is_shared

@@ -1,14 +1,13 @@
 """Tests of the paper's recipe on a fake WMT 2014, with the documented command and a small model."""
 
 import json
-import re
 
 import numpy as np
 import pytest
 from programs import Program
 
 from t2t_relpos.models import PRESETS, TransformerConfig
-from trainer import average, evaluate, train
+from trainer import train
 from trainer.config import RunConfig
 from trainer.data.batching import report_lengths, training_batches
 from trainer.data.corpus import read_tfds
@@ -65,19 +64,6 @@ def test_batches_of_wmt_have_the_size_of_the_recipe(trained, wmt14):
             batches = training_batches(pairs, 25_000, 256, seed=1).take(3).as_numpy_iterator()
             # They are split into several micro-batches.
             assert 4 * 4096 < max(batch["targets"].size for batch in batches) <= 25_000
-
-
-@pytest.mark.slow
-def test_average_of_checkpoints_is_evaluated_with_both_bleus(trained, wmt14, tmp_path, capsys):
-    mean, output = tmp_path / "average", tmp_path / "out"
-    Program(average)(model_dir=trained, last=2, output_dir=mean)
-    assert capsys.readouterr().out.endswith("step-000001, step-000002\n")
-    settings = {"data_dir": wmt14.data_dir, "beam_size": 1, "output": output}
-    Program(evaluate)(model_dir=mean, **CORPUS, **settings)
-    printed = capsys.readouterr().out
-    assert re.match(r"test BLEU = \d+\.\d\d\n", printed)
-    assert "test BLEU compounds split = " in printed and "|tok:moses-de|" in printed
-    assert len(output.read_text().splitlines()) == len(wmt14.pairs("newstest2014"))
 
 
 def test_recipes_equal_the_paper():

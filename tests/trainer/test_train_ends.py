@@ -1,20 +1,25 @@
 """Tests of runs that end before the last step, and of resumed runs."""
 
+import errno
 import json
 import os
 import re
 import shutil
 import signal
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from comparisons import assert_all_close, assert_all_equal
+from saved_runs import assert_model_equals_last_checkpoint
 
+from trainer import atomic_files
 from trainer.model_dir import ModelDirectory
 from trainer.training.callbacks import Steps
 from trainer.training.checkpoints import BestCheckpoints, Checkpoints, read_weights
 from trainer.training.dev_set import DevScores, DevTranslator, Sample
+from trainer.training.training_model import TrainingModel
 
 
 def steps(directory):
@@ -36,11 +41,6 @@ def set_bleu(monkeypatch):
     return lambda bleu: monkeypatch.setattr(
         DevTranslator, "__call__", lambda *arguments: DevScores(bleu, 50.0 - bleu, samples)
     )
-
-
-def test_checkpoints_and_evaluations_have_different_intervals(finished_run):
-    assert steps(finished_run) == [3, 6, 9]
-    assert [entry["step"] for entry in evaluations(finished_run)] == [4, 8, 9]
 
 
 def test_signal_writes_a_checkpoint_and_the_run_resumes(
@@ -94,8 +94,9 @@ def test_signal_during_an_evaluation(tmp_path, small_run, set_bleu, monkeypatch)
     assert steps(tmp_path) == [2, 3, 4]
 
 
-def test_training_goes_on_if_its_lines_can_not_be_printed(tmp_path, small_run, monkeypatch):
-    """As after `| grep -m1`: the reader of the standard output has gone."""
+def test_training_goes_on_if_its_lines_can_not_be_printed(tmp_path, small_run, monkeypatch, caplog):
+    """As after `| grep -m1`: the reader of the standard output has gone. Logs can't be written."""
+    (tmp_path / "logs").touch()
     small_run(tmp_path, train_steps=1, evaluate_every=2, **small_run.dev)
     reader, writer = os.pipe()
     os.close(reader)
@@ -104,6 +105,9 @@ def test_training_goes_on_if_its_lines_can_not_be_printed(tmp_path, small_run, m
         small_run(tmp_path, train_steps=4, log_every=1, evaluate_every=2, **small_run.dev)
     assert steps(tmp_path) == [1, 2, 4] and (tmp_path / "model.keras").exists()
     assert [entry["step"] for entry in evaluations(tmp_path)] == [1, 2, 4]
+    warnings = [record.message for record in caplog.records if "TensorBoard" in record.message]
+    expected = f"Can't write TensorBoard logs to {tmp_path}/logs. Training continues without them: "
+    assert len(warnings) == 2 and all(warning.startswith(expected) for warning in warnings)
 
 
 def test_early_stopping_without_better_bleu(tmp_path, small_run, set_bleu, capfd):
@@ -132,6 +136,16 @@ def test_early_stopping_without_better_bleu(tmp_path, small_run, set_bleu, capfd
     assert "Training from step 6 to 100.\nStopped early" in out and "dev loss" not in out
 
 
+def test_best_checkpoint_of_a_language_model_has_the_lowest_loss(tmp_path, small_run, monkeypatch):
+    losses = iter([3.0, 2.0, 2.5, 2.2])
+    evaluate = lambda *_, **__: {"accuracy": 0.5, "loss": next(losses)}
+    monkeypatch.setattr(TrainingModel, "evaluate", evaluate)
+    settings = {"train_steps": 9, "evaluate_every": 1, "keep_best": 1, "early_stopping": 2}
+    small_run(tmp_path, **small_run.settings("text") | settings)
+    assert BestCheckpoints(tmp_path / "best").steps() == [2]
+    assert len(evaluations(tmp_path)) == 4
+
+
 def test_not_finite_loss_exits(tmp_path, small_run):
     message = small_run.fails(tmp_path, train_steps=20, learning_rate=1e38)
     failed = int(re.search(r"Expected a finite .* at step (\d+), with", message)[1])
@@ -139,13 +153,6 @@ def test_not_finite_loss_exits(tmp_path, small_run):
     good = (failed - 1) // 2 * 2
     assert good > 0 and steps(tmp_path)[-1] == good
     assert all(np.isfinite(array).all() for array in weights(tmp_path, good))
-
-
-def test_finished_run_changes_nothing(finished, small_run, rerun, capfd):
-    before = (finished / "model.keras").read_bytes()
-    rerun(small_run)
-    assert "Training is already complete: step 9 of 9." in capfd.readouterr().out
-    assert (finished / "model.keras").read_bytes() == before
 
 
 def test_corrupt_model_of_a_finished_run_is_rewritten(finished, small_run, rerun, capfd):
@@ -171,16 +178,30 @@ def test_run_in_a_directory_with_a_model_and_no_checkpoint_exits(finished, small
     assert (finished / "model.keras").read_bytes() == model
 
 
-def test_run_that_ends_between_the_first_checkpoint_and_the_model_resumes(
-    tmp_path, small_run, fill_disk, monkeypatch, capfd
-):
-    fill_disk(ModelDirectory, "save_model")
-    small_run.fails(tmp_path, train_steps=2)
-    assert steps(tmp_path) == [2] and not (tmp_path / "model.keras").exists()
-    monkeypatch.undo()
-    small_run(tmp_path, train_steps=2)
-    assert "Training is already complete: step 2 of 2." in capfd.readouterr().out
-    assert ModelDirectory.open(tmp_path).load_model().count_params() > 0
+def test_full_disk_exits_and_the_run_resumes(tmp_path, small_run, monkeypatch):
+    """The first checkpoint is written before model.keras, and all others after it."""
+    flush = atomic_files._flush
+    model, checkpoint = "model.keras", "checkpoints/step-000004"
+    ends = ("run.json", 2, []), (model, 2, [2]), (model, 4, [2]), (checkpoint, 4, [2])
+    for file, train_steps, saved in ends:
+
+        def flush_other_files(path, name=Path(file).name):
+            if name in str(path):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            flush(path)
+
+        monkeypatch.setattr(atomic_files, "_flush", flush_other_files)
+        start = f" to resume from step {saved[0]}" if saved else ""
+        assert small_run.fails(tmp_path, train_steps=train_steps) == (
+            f"trainer.train: Expected a file that can be read or written. Received: {tmp_path}/"
+            f"{file} (No space left on device). Free space. Rerun the same command{start}."
+        )
+        assert steps(tmp_path) == saved and not list(tmp_path.rglob(".writing-*"))
+        assert (tmp_path / "model.keras").exists() == (file == checkpoint)
+    monkeypatch.setattr(atomic_files, "_flush", flush)
+    small_run(tmp_path, train_steps=4)
+    assert steps(tmp_path) == [2, 4]
+    assert_model_equals_last_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -198,12 +219,15 @@ def test_dev_bleu_of_the_last_step_is_added(
 
 
 def test_second_run_in_a_locked_directory_exits(finished, small_run, rerun, capfd):
+    """When the other has unlocked it, a finished run changes nothing."""
     other = ModelDirectory.create(finished, lock=True)
     message = rerun(small_run.fails)
     assert (
         "Expected a model directory that no other process is using. Received: "
         f"{finished}, locked by another process." in message
     )
+    before = (finished / "model.keras").read_bytes()
     other.unlock()
     rerun(small_run)
     assert "Training is already complete: step 9 of 9." in capfd.readouterr().out
+    assert (finished / "model.keras").read_bytes() == before

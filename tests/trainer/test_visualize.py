@@ -14,7 +14,7 @@ from trainer import attention_page, visualize
 from trainer.model_dir import ModelDirectory
 from trainer.training import checkpoints
 
-SENTENCE, TRANSLATION = "The dog sleeps .", "Der Hund schläft ."
+SENTENCE, TRANSLATION = "the dog sees a man", "der dog sieht einen man"
 
 
 run = Program(visualize)
@@ -23,7 +23,7 @@ run = Program(visualize)
 @pytest.fixture
 def without_model(monkeypatch):
     """Replaces the model, its tables and its page."""
-    model = SimpleNamespace(config=TransformerConfig(vocab_size=211))
+    model = SimpleNamespace(config=TransformerConfig(vocab_size=40))
     monkeypatch.setattr(checkpoints, "load_model", lambda *_: model)
     monkeypatch.setattr(attention_maps, "record_attention_maps", lambda *_: None)
     norms = dict.fromkeys(("encoder", "decoder", "cross"), [])
@@ -31,30 +31,30 @@ def without_model(monkeypatch):
     monkeypatch.setattr(attention_page, "render_page", lambda *_: "page")
 
 
-def test_page_of_a_given_translation(each_model_dir, tmp_path, capsys):
+@pytest.mark.parametrize("kind", ["pair", "two vocabularies"])
+def test_page_of_a_given_translation(finish, kind, tmp_path, capsys):
     """Tokens have the names of the vocabulary of their side."""
-    page = tmp_path / "page.html"
-    run(model_dir=each_model_dir, source=SENTENCE, target=TRANSLATION, output=page)
+    page, directory = tmp_path / "page.html", finish(kind).directory
+    run(model_dir=directory.path, source=SENTENCE, target=TRANSLATION, output=page)
     text = page.read_text()
     size = f"{len(text.encode()) / 1e6:.1f} MB"
     assert capsys.readouterr().out == f"Wrote {page} ({size}): {SENTENCE} -> {TRANSLATION}\n"
     assert f"<h1>{SENTENCE}</h1>\n<p>{TRANSLATION} (given translation)</p>" in text
     labels = [json.loads(found) for found in re.findall(r'"ticktext":(\[[^]]*\])', text)]
-    for tokenizer, side in zip(
-        ModelDirectory.open(each_model_dir).load_tokenizers(), (SENTENCE, TRANSLATION)
-    ):
+    for tokenizer, side in zip(directory.load_tokenizers(), (SENTENCE, TRANSLATION)):
         ids = tokenizer.tokenize([side]).to_list()[0]
         assert [html.escape(tokenizer.names[i], quote=False) for i in ids] in labels
 
 
 def test_page_of_a_generated_translation(
-    without_model, trained_model_dir, tokenizer, tmp_path, monkeypatch, capsys
+    without_model, finished_run, tmp_path, monkeypatch, capsys
 ):
+    tokenizer = ModelDirectory.open(finished_run).load_tokenizer()
     ids = tokenizer.tokenize([TRANSLATION])[0].numpy().tolist()
     monkeypatch.setattr(attention_page, "translate_ids", lambda *_: ids)
     monkeypatch.setattr(attention_page, "render_page", lambda config, pair, *_: repr(pair))
     page = tmp_path / "page.html"
-    run(model_dir=trained_model_dir, source=SENTENCE, output=page)
+    run(model_dir=finished_run, source=SENTENCE, output=page)
     assert capsys.readouterr().out == f"Wrote {page} (0.0 MB): {SENTENCE} -> {TRANSLATION}\n"
     assert page.read_text().endswith(f"target_ids={ids}, is_given=False)")
 
@@ -70,20 +70,20 @@ def test_plots_of_a_checkpoint(finished_run, tmp_path, capsys):
     run.fails(".*7", model_dir=finished_run, checkpoint=7, plots=plots)
 
 
-def test_plots_without_data_are_skipped(without_model, trained_model_dir, tmp_path, capsys):
-    run(model_dir=trained_model_dir, plots=tmp_path / "a" / "plots")
+def test_plots_without_data_are_skipped(without_model, finished_run, tmp_path, capsys):
+    run(model_dir=finished_run, plots=tmp_path / "a" / "plots")
     assert capsys.readouterr().out.splitlines() == [
         "Skipped table_norms.html: the model has no relative-position tables.",
     ]
 
 
 def test_without_plotly_the_error_names_the_command_that_installs_it(
-    without_model, trained_model_dir, tmp_path, monkeypatch, capsys
+    without_model, finished_run, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setitem(sys.modules, "plotly", None)
     for flags in {"plots": tmp_path / "plots"}, {"source": SENTENCE, "output": tmp_path / "page"}:
         with pytest.raises(SystemExit, match="^2$"):
-            run(model_dir=trained_model_dir, **flags)
+            run(model_dir=finished_run, **flags)
         assert capsys.readouterr().err == (
             "trainer.visualize: Expected the package plotly. Received: an environment without it. "
             "Install it: pip install 't2t-relpos[visualize]'.\n"
@@ -112,11 +112,9 @@ def test_without_plotly_the_error_names_the_command_that_installs_it(
         ),
     ],
 )
-def test_invalid_flags_raise(
-    without_model, trained_model_dir, tmp_path, monkeypatch, flags, message
-):
+def test_invalid_flags_raise(without_model, finished_run, tmp_path, monkeypatch, flags, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     ModelDirectory.create("ids").write_config({})
-    run.fails(message, **{"model_dir": trained_model_dir} | flags)
+    run.fails(message, **{"model_dir": finished_run} | flags)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["file", "ids"]
