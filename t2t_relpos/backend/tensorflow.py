@@ -72,7 +72,9 @@ __all__ = [
     "write_slice",
 ]
 
-without_autograph = tf.autograph.experimental.do_not_convert
+
+def without_autograph(function):
+    return tf.autograph.experimental.do_not_convert(function)
 
 
 def is_compiled_by_xla():

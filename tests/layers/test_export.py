@@ -9,6 +9,7 @@ import pytest
 from keras import ops
 from layer_cases import CASES, INPUTS, WIDTH, random_inputs, symbolic_inputs
 
+from t2t_relpos import layers
 from t2t_relpos.attention import explain, portable
 from t2t_relpos.backend import is_portable
 from t2t_relpos.models import CausalLM, Transformer, TransformerConfig
@@ -203,6 +204,28 @@ def test_export_of_a_causal_lm_that_was_never_called(distances, format, tmp_path
         expected = ops.convert_to_numpy(model(ids))
         outputs = np.asarray(run({"ids": ids})).reshape(expected.shape)
         np.testing.assert_allclose(outputs, expected, atol=2e-5)
+
+
+class Subclassed(keras.Model):
+    """A subclass of `keras.Model` that is not a functional model."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = layers.TransformerEncoder(**BLOCK)
+        self.residual = layers.Residual()
+        self.dense = keras.layers.Dense(WIDTH)
+
+    def call(self, x):
+        return self.residual(self.encoder(x), sublayer=self.dense)
+
+
+@pytest.mark.skipif("onnx" not in SUPPORTED, reason="requires an export to ONNX")
+def test_export_of_a_subclassed_model(tmp_path):
+    model, x = Subclassed(), arrays_of(2, 7, 9)["x"]
+    expected = ops.convert_to_numpy(model(x))
+    signature = [keras.InputSpec(shape=(None, None, WIDTH), dtype="float32", name="x")]
+    run = export(model, "onnx", tmp_path, input_signature=signature)
+    np.testing.assert_allclose(run({"x": x})[0], expected, atol=2e-5)
 
 
 def test_portable_selects_implementations_of_standard_operations():

@@ -104,3 +104,11 @@ def test_explain_names_the_grouped_queries():
 def test_bad_number_of_heads(value):
     with pytest.raises(ValueError, match="num_key_value_heads"):
         RelativeMultiHeadAttention(4, 3, max_relative_position=1, num_key_value_heads=value)
+
+
+def test_conversion_to_fewer_heads_is_refused():
+    x = np.ones((1, 5, 8), "float32")
+    layer = keras.layers.MultiHeadAttention(4, 3)
+    layer(x, x)
+    with pytest.raises(ValueError, match="Expected no `num_key_value_heads`"):
+        RelativeMultiHeadAttention.from_multi_head_attention(layer, 1, num_key_value_heads=2)

@@ -6,6 +6,7 @@ from definition import attention_of_pairs, distances, relative_attention
 from gradients import output_and_gradients, with_values
 from keras import ops
 
+from t2t_relpos.attention.reference import dot_product_attention_relative
 from t2t_relpos.layers import RelativeMultiHeadAttention, RelativeMultiHeadAttentionV2
 
 
@@ -16,6 +17,28 @@ def arrays(rng, *lengths, width=6):
 def make(**settings):
     settings = {"num_heads": 2, "key_dim": 5, "max_relative_position": 3, **settings}
     return RelativeMultiHeadAttention(**settings)
+
+
+def test_relative_attention_equals_the_t2t_reference(rng):
+    x, y = arrays(rng, 7, 11)
+    layer = make()
+    outputs = layer(x, y)
+
+    def heads(dense, inputs):
+        return ops.transpose(dense(inputs), (0, 2, 1, 3))
+
+    inner = dot_product_attention_relative(
+        heads(layer.query_dense, x) * 5**-0.5,
+        heads(layer.key_dense, y),
+        heads(layer.value_dense, y),
+        None,
+        layer.key_embedding.table,
+        layer.value_embedding.table,
+        3,
+        allow_memory=True,
+    )
+    merged = ops.transpose(inner, (0, 2, 1, 3))
+    np.testing.assert_allclose(outputs, layer.output_dense(merged), atol=1e-6)
 
 
 POSITIONS = {

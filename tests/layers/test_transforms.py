@@ -155,6 +155,8 @@ if BACKEND == "torch":
 
     # A kernel of PyTorch has no batching rule.
     ignore_slow_kernel = pytest.mark.filterwarnings("ignore:There is a performance drop")
+    # Dynamo warns of graph breaks in Keras's code, and of the gradients that it reads.
+    ignore_warnings_of_dynamo = pytest.mark.filterwarnings("ignore::UserWarning")
 
     def plain_gradients(loss, arguments):
         """Returns the gradients of nested tensors, zeros where there are none."""
@@ -230,6 +232,16 @@ if BACKEND == "torch":
         program = torch.export.export(Module(), (example.inputs,)).module()
         expected = example.outputs(example.arguments[0], example.inputs)
         assert_close(program(example.inputs).detach(), expected)
+
+    @pytest.mark.slow
+    @ignore_warnings_of_dynamo
+    @pytest.mark.parametrize("length", [20, 300])
+    @pytest.mark.parametrize("name", ["relative", "relations", "language_model"])
+    def test_torch_compile(example):
+        torch.compiler.reset()
+        compiled = torch.compile(example.layer, backend="eager")
+        expected = example.outputs(example.arguments[0], example.inputs)
+        assert_close(example.call(compiled, example.inputs).detach(), expected)
 
 
 if BACKEND == "jax":
@@ -308,6 +320,12 @@ if BACKEND == "tensorflow":
         structure = example.arguments
         loss = lambda *flat: example.loss(*keras.tree.pack_sequence_as(structure, flat))
         return loss, keras.tree.flatten(structure)
+
+    @each_layer
+    def test_tensorflow_recompute_grad(example):
+        loss, arguments = loss_of_flat(example)
+        found = plain_gradients(tf.recompute_grad(loss), *arguments)
+        assert_close(found, plain_gradients(loss, *arguments))
 
     @each_layer
     def test_tensorflow_forward_accumulator(example):

@@ -65,12 +65,24 @@ def quantize(model):
             variable.assign(np.flip(ops.convert_to_numpy(variable), axis=0))
 
 
-def test_generate_uses_weights_that_were_quantized_after_the_last_call():
-    model = make_transformer()
+def enable_lora(model):
+    inner = model.blocks[0].feed_forward.inner
+    inner.enable_lora(2)
+    kernel = np.random.default_rng(7).normal(size=inner.lora_kernel_b.shape)
+    inner.lora_kernel_b.assign(99 * kernel)
+
+
+@pytest.mark.parametrize(
+    "make, change, settings",
+    [(make_transformer, quantize, {}), (make_causal_lm, enable_lora, {"prefix": IDS[:, :2]})],
+    ids=["quantize", "LoRA"],
+)
+def test_generate_uses_weights_that_changed_after_the_last_call(make, change, settings):
+    model = make()
     generate = lambda: model.generate(IDS[:, :2], "greedy", max_length=9, jit_compile=False)
     before = generate()
-    quantize(model)
+    change(model)
     after = generate()
-    expected = search_ids(model, greedy_search, IDS[:, :2], 9)
+    expected = search_ids(model, greedy_search, IDS[:, :2], 9, **settings)
     np.testing.assert_array_equal(after, expected)
     assert not np.array_equal(before, after)

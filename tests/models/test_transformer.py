@@ -49,6 +49,17 @@ def test_states_at_padding_are_zero_without_xla(jit_compile, tf):
     assert (states[padding] == 0).all() != jit_compile
 
 
+@pytest.mark.slow
+def test_fit_memorizes_a_batch(rng):
+    model = Transformer(small_config(num_decoder_layers=2, hidden_dim=12, intermediate_dim=17))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.01), loss, weighted_metrics=["accuracy"])
+    weight = (TARGETS != 0).astype("float32")
+    history = model.fit(BATCH, TARGETS, sample_weight=weight, epochs=60, verbose=0)
+    assert history.history["accuracy"][-1] == 1.0
+    assert history.history["loss"][-1] < 0.2 * history.history["loss"][0]
+
+
 def test_transformer_rejects_another_config():
     with pytest.raises(ValueError, match="Expected `config` to be a TransformerConfig"):
         Transformer("tiny")

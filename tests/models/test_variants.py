@@ -102,13 +102,6 @@ def test_steps_equal_the_definition(name):
             previous = TARGETS[:, t]
 
 
-def source_of_beams(name):
-    """Returns SOURCE, or other ids where folded steps differ for a source of padding."""
-    if "relative_cross_attention" in TRANSFORMERS[name]:
-        return np.where(SOURCE.any(-1, keepdims=True), SOURCE, np.int32(2))
-    return SOURCE
-
-
 @functools.cache
 def steps_of_beams(name):
     """Returns (previous ids, expected logits, surviving rows) of each step of a search.
@@ -116,7 +109,7 @@ def steps_of_beams(name):
     Some hypotheses have no continuation, and some have several.
     """
     rng, steps = np.random.default_rng(2), []
-    source = np.repeat(source_of_beams(name), BEAMS, axis=0)
+    source = np.repeat(SOURCE, BEAMS, axis=0)
     targets = np.zeros((len(source), STEPS), "int32")
     for t in range(STEPS):
         logits = logits_of_transformer(model_of(name), source, targets)[:, t]
@@ -131,7 +124,7 @@ def steps_of_beams(name):
 @pytest.mark.parametrize("growing", [True, False])
 @each_transformer
 def test_steps_of_folded_beams_equal_the_definition(name, growing):
-    state, step = folded(name).start_search(source_of_beams(name), STEPS, BEAMS, growing=growing)
+    state, step = folded(name).start_search(SOURCE, STEPS, BEAMS, growing=growing)
     state = repeat_rows(state, BEAMS)
     for ids, expected, rows in steps_of_beams(name):
         logits, state = step(ops.convert_to_tensor(ids), state)

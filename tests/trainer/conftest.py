@@ -404,16 +404,3 @@ def fill_disk(monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     return lambda owner, name: monkeypatch.setattr(owner, name, fail)
-
-
-@pytest.fixture
-def real_text():
-    """Returns `real_text(name)`, which returns a folder of text files or skips the test."""
-    parent = Path(os.environ.get("SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
-
-    def find(name):
-        if not (parent / name).is_dir():
-            pytest.skip(f"No folder {parent / name}. Set SHARED_DATA to its parent.")
-        return parent / name
-
-    return find

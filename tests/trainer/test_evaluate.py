@@ -2,12 +2,12 @@ import re
 
 import pytest
 import sacrebleu
+from pair_corpus import PairCorpus
 from programs import Program
 
 from examples.synthetic_corpus import generate
 from trainer import atomic_files, evaluate, metrics
 from trainer.data import corpus, text_files
-from trainer.data.corpus import PairCorpus
 from trainer.model_dir import ModelDirectory
 from trainer.serving import model_versions, translation_module
 from trainer.serving.translation_module import TranslationSettings

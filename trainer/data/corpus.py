@@ -41,21 +41,6 @@ class Corpus(abc.ABC):
         return (sentence for example in self for sentence in example)
 
 
-@dataclass(frozen=True)
-class PairCorpus(Corpus):
-    """A corpus in memory."""
-
-    pairs: tuple[tuple[str, ...], ...]
-    sides: tuple[str, ...] = PAIR
-
-    def __iter__(self):
-        return iter(self.pairs)
-
-    @property
-    def fingerprint(self):
-        return digest("pairs", *self.pairs)
-
-
 def digest(*parts) -> str:
     """Returns a hash of the values' `repr`."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()

@@ -202,7 +202,7 @@ class DecoderStep:
         """
         source_bias = ops.where(is_real, 0.0, MASKED_BIAS)[:, None, None, :]
         # If a source has only padding, the same bias everywhere has no effect. Its values are set
-        # to 0 instead. The attention to it is then 0, except for the part of a value table.
+        # to 0 instead. The attention to it is then 0. See `_attend_to_source` for value tables.
         has_source = ops.cast(ops.any(is_real, axis=1), "float32")[:, None, None, None]
         memory = [x * has_source if number % 2 else x for number, x in enumerate(memory)]
         return self.start(ops.shape(is_real)[0], memory=memory, source_bias=source_bias)
@@ -250,12 +250,14 @@ class DecoderStep:
         """Returns the outputs of a cross-attention `[B, N, k, Hv]` in step `time`."""
         if not any(name in attention for name in TABLE_NAMES):
             return attend(query, *memory, {}, {})
-        key, value, _ = memory
+        key, value, source_bias = memory
         sizes, length = ops.shape(query)[:3], ops.shape(key)[2]
         left, right = self.distances
         ids = ops.clip(ops.arange(length, dtype="int32") - time, -left, right) + left
         shapes = {"key_table": (*sizes, length), "value_table": (*sizes, value.shape[-1])}
-        return attend(query, *memory, table_rows(attention, ids), shapes)
+        outputs = attend(query, *memory, table_rows(attention, ids), shapes)
+        has_source = ops.any(ops.equal(source_bias, 0), axis=-1, keepdims=True)
+        return outputs * ops.cast(has_source, outputs.dtype)
 
 
 class FoldedLayers:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import tensorflow as tf
+from pair_corpus import PairCorpus
 
 from trainer.data import encoding
-from trainer.data.corpus import TEXT, Corpus, PairCorpus
+from trainer.data.corpus import TEXT, Corpus
 from trainer.data.encoding import IdSequences, encode_pairs
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.data.tokenizer import Tokenizers

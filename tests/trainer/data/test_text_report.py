@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 
 import pytest
+from pair_corpus import PairCorpus
 
-from trainer.data.corpus import PairCorpus
 from trainer.data.encoding import encode_pairs
 from trainer.data.text_report import (
     CountedTranslations,

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import keras
 import pytest
 import tensorflow as tf
+from pair_corpus import PairCorpus
 from sacrebleu.metrics import BLEU, CHRF
 from small_transformers import small_config
 
 from examples.synthetic_corpus import generate
-from trainer.data.corpus import PairCorpus
 from trainer.model_dir import ModelDirectory
 from trainer.serving.translation_module import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translation, Translator
