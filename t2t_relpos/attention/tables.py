@@ -112,25 +112,17 @@ def differentiate(call, forward, backward, plain):
     names = ["outputs", *(name for name in others if getattr(call, f"needs_{name}"))]
 
     def run(tensors):
-        results, saved = forward(_with_tensors(call, tensors))
+        results, saved = forward(call.with_tensors(tensors))
         return tuple(getattr(results, name) for name in names), saved
 
     def gradient(tensors, saved, d_outputs):
-        return backward(_with_tensors(call, tensors), saved, Results(**dict(zip(names, d_outputs))))
+        return backward(call.with_tensors(tensors), saved, Results(**dict(zip(names, d_outputs))))
 
     def run_plain(tensors):
-        results = plain(_with_tensors(call, tensors))
+        results = plain(call.with_tensors(tensors))
         return tuple(getattr(results, name) for name in names)
 
     return Results(**dict(zip(names, custom_gradient(run, gradient, run_plain, tensors))))
-
-
-def _with_tensors(call, tensors):
-    """Returns the call with other tensors, a dict by name."""
-    tensors = dict(tensors)
-    seed = tensors.pop("seed", None)
-    dropout = None if seed is None else dataclasses.replace(call.dropout, seed=seed)
-    return dataclasses.replace(call, dropout=dropout, **tensors)
 
 
 def scores_by_id(query, table):

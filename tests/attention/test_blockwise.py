@@ -60,6 +60,17 @@ def test_blocks_far_after_all_keys_have_the_first_row_of_a_long_table(
     assert_close(found, expected)
 
 
+def test_mask_of_queries_with_a_window(implementation, draw, assert_close):
+    arrays = draw(23, 23, 2)
+    options = {"mask": np.arange(23)[:, None] % 5 > 0, "sliding_window": 4}
+
+    def compute(xs, name):
+        return attend(*xs, implementation=name, return_weights=False, **options)[0]
+
+    found = output_and_gradients(lambda xs: compute(xs, implementation), arrays)
+    assert_close(found, output_and_gradients(lambda xs: compute(xs, "by_id"), arrays))
+
+
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="a mode of JAX")
 def test_64_bit_mode_of_jax(draw, rng, small_block_implementations):
     """Loops then count in int64, and `dynamic_slice` refuses indices of several dtypes."""

@@ -44,12 +44,16 @@ def compute(arrays, implementation, **options):
 @pytest.mark.parametrize("window", [None, 8, 66])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
-    "length, k",
+    "length, k, masks",
     # Blocks have 64 queries, or as many as the band has diagonals.
-    [(64, 5), (65, 5), (130, 64), (130, 65), (130, 130), (2, 1)],
+    [
+        *((64, 5, {}), (65, 5, {}), (130, 64, {}), (130, 65, {}), (130, 130, {}), (2, 1, {})),
+        (150, 5, {"key_mask": np.arange(150)[None] % 7 > 2}),
+    ],
 )
-def test_lengths_around_blocks(length, k, causal, window, draw, assert_close):
-    arrays, options = draw_inputs(draw, length, k), {"causal": causal, "sliding_window": window}
+def test_lengths_around_blocks(length, k, masks, causal, window, draw, assert_close):
+    arrays = draw_inputs(draw, length, k)
+    options = {"causal": causal, "sliding_window": window, **masks}
     assert_close(compute(arrays, FLASH, **options), compute(arrays, "by_id", **options))
 
 
