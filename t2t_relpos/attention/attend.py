@@ -17,7 +17,6 @@ from t2t_relpos.attention.masks import conjunction
 from t2t_relpos.backend import MASKED_SCORE, as_tensor, as_tensors, ops
 
 
-@backend.without_autograph
 @backend.on_device_of_query
 def attend(
     query,
@@ -187,6 +186,7 @@ def _types_of_results(tensors, options, _):
     return types
 
 
+@backend.without_autograph
 @backend.as_one_node(_types_of_results)
 def _attend_with_seed(tensors, options, of_dropout):
     """Returns the results of `_attend`. It is one node in a graph of torch.compile.
@@ -335,26 +335,27 @@ def _max_relative_position(value, tensors):
 
 
 def _run_first(candidates, call):
-    """Returns the results of the first candidate whose condition holds.
-
-    They are a list: outputs; weights, if they are returned; log-sum-exps, if they are needed.
-    """
+    """Returns the results of the first candidate whose condition holds, as `_results`."""
     implementations, conditions = zip(*candidates)
     if len(candidates) == 1:
         return _results(implementations[0], call)
-    share = backend.call_shared
-    if not call.seeded_dropout:  # The function may use tensors of its own.
-        share = lambda function, *arguments: function(*arguments)
     call, tensors = call.without_tensors()
-    return share(_run_branches, (implementations, call), (conditions[:-1], tensors))
+    arguments = (implementations, call), (conditions[:-1], tensors)
+    if not call.seeded_dropout:  # The function may read tensors that are no arguments.
+        return _run_branches(*arguments)
+    return backend.call_shared(_run_branches, *arguments)
 
 
 def _run_branches(static, dynamic):
-    """Returns the results of the first implementation whose condition is true, or of the last."""
-    ((first, *rest), call), (conditions, tensors) = static, dynamic
+    """Returns the results of the first implementation whose condition is true.
+
+    The last implementation has no condition.
+    """
+    (first, *rest), call = static
+    conditions, tensors = dynamic
 
     def run():
-        # Gradients in a branch of TensorFlow can only use tensors of the branch.
+        # On TensorFlow, a custom gradient in a branch of a shared function reads no others.
         return _results(first, call.with_tensors({n: ops.copy(x) for n, x in tensors.items()}))
 
     if not rest:

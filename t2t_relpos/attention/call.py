@@ -54,7 +54,7 @@ class AttentionCall:
         max_relative_position: K, or (left, right). None: no tables.
         causal: whether keys after a query are masked, without an explicit mask.
         query_offset: key position of query 0, an int, a scalar tensor or an int tensor `[B]`. None:
-            `S - T`, in a call without tensors.
+            `S - T`, in a call of `explain`.
         sliding_window: a query attends to keys at distances less than this. None: no limit.
         offset_per_entry: whether there is a query offset for each batch entry.
         ids_rank: rank of the argument `relative_ids`, 2 or 3. None: ids follow from the offset.
@@ -203,7 +203,10 @@ class AttentionCall:
         return self.with_distances(distances)
 
     def without_tensors(self):
-        """Returns (the call without its tensors, a dict of them for `with_tensors`)."""
+        """Returns (the call with None in place of each tensor, a dict of the tensors by field).
+
+        Lengths and the query offset may be tensors. The seed of a dropout is the entry `"seed"`.
+        """
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         tensors = {name: x for name, x in fields.items() if ops.is_tensor(x)}
         call = dataclasses.replace(self, **dict.fromkeys(tensors))
@@ -213,7 +216,7 @@ class AttentionCall:
         return call, tensors
 
     def with_tensors(self, tensors):
-        """Returns the call with other tensors, a dict by field. That of the dropout is `"seed"`."""
+        """Returns the call with the tensors of a dict, as `without_tensors` returns it."""
         tensors = dict(tensors)
         if "seed" in tensors:
             seed = tensors.pop("seed")

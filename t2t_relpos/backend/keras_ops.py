@@ -62,9 +62,9 @@ def on_device_of_query(function):
 
 
 def without_autograph(function):
-    """Returns a function whose code is not converted by AutoGraph in a `tf.function`.
+    """Returns a function that AutoGraph does not convert, and neither the functions that it calls.
 
-    Converting the functions of a call takes seconds. None has a branch that depends on a tensor.
+    They have no Python `if` or `while` that depends on a tensor. Converting them takes seconds.
     """
     return function
 
@@ -72,12 +72,12 @@ def without_autograph(function):
 def call_shared(function, static, tensors):
     """Returns `function(static, tensors)`.
 
-    In a graph of TensorFlow, all calls with equal functions and static arguments, and tensors of
-    equal types, share one body. Layers then take little more time to trace than a single one.
+    In a graph of TensorFlow without XLA, calls share one traced function if `function` and `static`
+    are equal and the tensors have the same dtypes and shapes.
 
     Args:
         function: a function of the static argument and of the tensors. It uses no other tensors.
-        static: a hashable value.
+        static: a hashable value without tensors.
         tensors: a structure of tensors.
     """
     return function(static, tensors)

@@ -215,7 +215,7 @@ def write_slice(x, update, start, axis):
     return tf.ensure_shape(tf.concat([before, update, after], axis), x.shape)
 
 
-# Largest number of bodies that `shared_function` keeps for one function.
+# Largest number of bodies of a function, and of functions with static arguments, that are kept.
 MAX_BODIES = 64
 
 
@@ -243,11 +243,11 @@ def shared_function(function):
 
 @functools.lru_cache(MAX_BODIES)
 def _shared(function, static):
-    return _never_inlined(functools.partial(function, static))
+    return shared_function(functools.partial(function, static))
 
 
 def call_shared(function, static, tensors):
-    if tf.executing_eagerly() or is_compiled_by_xla():
+    if is_compiled_by_xla():
         return function(static, tensors)
     return _shared(function, static)(tensors)
 

@@ -13,7 +13,7 @@ if keras.backend.backend() != "tensorflow":
 
 import tensorflow as tf
 
-from t2t_relpos.attention import attend
+from t2t_relpos.attention import attend, dispatch
 from t2t_relpos.attention.dropout import SeededDropout
 from t2t_relpos.backend import dropout_factors
 from t2t_relpos.backend import tensorflow as tensorflow_backend
@@ -80,15 +80,27 @@ def test_shared_function_keeps_a_limited_number_of_bodies(monkeypatch):
     assert len(bodies) <= 3
 
 
-def test_autograph_converts_no_function_of_the_library(draw):
-    """Converting them takes several times as long as tracing `attend`."""
-    files = set()
+def test_autograph_converts_few_functions_of_the_library(draw, monkeypatch):
+    """Converting all of them takes several times as long as tracing `attend`."""
+    files, select = set(), dispatch.select
 
-    def dropout(weights):
+    def record(*arguments):
         files.update(frame.filename for frame in inspect.stack())
+        return select(*arguments)
+
+    monkeypatch.setattr(dispatch, "select", record)
+    arrays = draw(5, 5, 2)
+    outputs = tf.function(lambda *xs: attend(*xs)[0])(*arrays)
+    assert sum("__autograph_generated_file" in name for name in files) == 3, "lambda, two of attend"
+    np.testing.assert_allclose(outputs, attend(*arrays)[0], atol=1e-12)
+
+
+def test_autograph_converts_a_dropout_function(draw):
+    def dropout(weights):
+        if tf.reduce_sum(weights) > 0:
+            weights = 2 * weights
         return weights
 
     arrays = draw(5, 5, 2)
     outputs = tf.function(lambda *xs: attend(*xs, dropout=dropout)[0])(*arrays)
-    assert sum("__autograph_generated_file" in name for name in files) == 1, "that of the lambda"
-    np.testing.assert_allclose(outputs, attend(*arrays)[0], atol=1e-12)
+    np.testing.assert_allclose(outputs, 2 * attend(*arrays)[0], atol=1e-12)

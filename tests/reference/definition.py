@@ -26,20 +26,26 @@ def softmax(scores):
 
 
 def distances(length_q, length_k=None, query_offset=None):
-    """Returns key position minus query position, `[T, S]`. The last query is at the last key."""
+    """Returns key position minus query position, `[T, S]`.
+
+    By default, the last query is at the last key.
+    """
     length_k = length_q if length_k is None else length_k
     offset = length_k - length_q if query_offset is None else query_offset
     return np.arange(length_k) - (np.arange(length_q)[:, None] + offset)
 
 
 def clipped(table, distance, left=None, take=np.take):
-    """Returns the vectors of clipped distances: of rows for -left to right, by default -K to K."""
+    """Returns the row of each distance. Rows are for -left to right, by default for -K to K.
+
+    Larger distances have the last row of their side.
+    """
     left = table.shape[-2] // 2 if left is None else left
     return take(table, np.clip(distance, -left, table.shape[-2] - 1 - left) + left, axis=-2)
 
 
 def unclipped(table, distance, left=None):
-    """Returns the vectors of distances of rows for -left to right, and zeros beyond them."""
+    """Returns the row of each distance, as `clipped`, and zeros for larger distances."""
     left = table.shape[-2] // 2 if left is None else left
     has_vector = (-left <= distance) & (distance < table.shape[-2] - left)
     return clipped(table, distance, left) * has_vector[..., None]
@@ -49,8 +55,9 @@ def attend(query, key, value, key_vectors=None, value_vectors=None, mask=True, x
     """Returns attention outputs and weights: Shaw et al. 2018, equations 3 and 4.
 
     Args:
-        query, key, value: `[B, N, T, H]`, `[B, N, S, H]`, `[B, N, S, Hv]`. Queries are scaled.
-        key_vectors, value_vectors: of all pairs, broadcast to `[B, N, T, S, H]`, or None.
+        query, key, value: `[B, N, T, H]`, `[B, N, S, H]`, `[B, N, S, Hv]`. Scores are not scaled.
+        key_vectors, value_vectors: of all pairs, broadcast to `[B, N, T, S, H]` and
+            `[B, N, T, S, Hv]`, or None.
         mask: bool, broadcasts to `[B, N, T, S]`. The weights of a fully masked query are zeros.
         xp: `numpy` or `keras.ops`.
     """
@@ -82,7 +89,7 @@ def attention_of_pairs(
     """Returns (outputs, weights) as tensors with gradients, by `attend` for all pairs.
 
     `max_relative_position` is (left, right), and positions are int32 `[T]` and `[S]`. The other
-    arguments are as in the library's `attend`. Queries are not scaled.
+    arguments are as in the library's `attend`.
     """
     left, _ = max_relative_position
     positions = (ops.convert_to_numpy(x) for x in (query_positions, key_positions))
