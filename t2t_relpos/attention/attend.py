@@ -339,8 +339,9 @@ def _run_first(candidates, call):
     implementations, conditions = zip(*candidates)
     if len(candidates) == 1:
         return _results(implementations[0], call)
-    call, tensors = call.without_tensors()
-    arguments = (implementations, call), (conditions[:-1], tensors)
+    tensors = call.tensors()
+    static = implementations, call.with_tensors(dict.fromkeys(tensors))
+    arguments = static, (conditions[:-1], tensors)
     if not call.seeded_dropout:  # The function may read tensors that are no arguments.
         return _run_branches(*arguments)
     return backend.call_shared(_run_branches, *arguments)
@@ -355,7 +356,7 @@ def _run_branches(static, dynamic):
     conditions, tensors = dynamic
 
     def run():
-        # On TensorFlow, a custom gradient in a branch of a shared function reads no others.
+        # In a branch of a shared function, custom gradients of TensorFlow read no other tensors.
         return _results(first, call.with_tensors({n: ops.copy(x) for n, x in tensors.items()}))
 
     if not rest:

@@ -202,21 +202,19 @@ class AttentionCall:
             distances = distances.cut(before, after)
         return self.with_distances(distances)
 
-    def without_tensors(self):
-        """Returns (the call with None in place of each tensor, a dict of the tensors by field).
+    def tensors(self):
+        """Returns a dict of the tensors by field. The seed of a dropout is the entry `"seed"`.
 
-        Lengths and the query offset may be tensors. The seed of a dropout is the entry `"seed"`.
+        Lengths and the query offset may be tensors.
         """
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         tensors = {name: x for name, x in fields.items() if ops.is_tensor(x)}
-        call = dataclasses.replace(self, **dict.fromkeys(tensors))
         if isinstance(self.dropout, SeededDropout):
             tensors["seed"] = self.dropout.seed
-            call = dataclasses.replace(call, dropout=dataclasses.replace(self.dropout, seed=None))
-        return call, tensors
+        return tensors
 
     def with_tensors(self, tensors):
-        """Returns the call with the tensors of a dict, as `without_tensors` returns it."""
+        """Returns the call with other tensors, a dict as that of `tensors`."""
         tensors = dict(tensors)
         if "seed" in tensors:
             seed = tensors.pop("seed")

@@ -24,12 +24,6 @@ from t2t_relpos.backend import (
     ops,
 )
 
-# Tensors of a call that an algorithm with a custom gradient differentiates.
-DIFFERENTIABLE = (
-    *("query", "key", "value", "scores_by_id"),
-    *("relative_query", "key_table", "value_table"),
-)
-
 
 class Results(NamedTuple):
     """Results of an attention algorithm. A fully masked query has zeros, and the lowest log-sum.
@@ -104,10 +98,6 @@ def differentiate(call, forward, backward, plain):
             returns a dict of gradients by the name of the tensor.
         plain: function of the call that returns the `Results`, as in `backend.custom_gradient`.
     """
-    tensors = {name: getattr(call, name) for name in (*DIFFERENTIABLE, "key_mask", "mask")}
-    tensors["query_offset"] = None if isinstance(call.query_offset, int) else call.query_offset
-    tensors["seed"] = None if call.dropout is None else call.dropout.seed
-    tensors = {name: x for name, x in tensors.items() if x is not None}
     others = "weights_by_id", "log_sums", "total"
     names = ["outputs", *(name for name in others if getattr(call, f"needs_{name}"))]
 
@@ -122,7 +112,7 @@ def differentiate(call, forward, backward, plain):
         results = plain(call.with_tensors(tensors))
         return tuple(getattr(results, name) for name in names)
 
-    return Results(**dict(zip(names, custom_gradient(run, gradient, run_plain, tensors))))
+    return Results(**dict(zip(names, custom_gradient(run, gradient, run_plain, call.tensors()))))
 
 
 def scores_by_id(query, table):

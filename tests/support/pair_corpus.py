@@ -1,4 +1,4 @@
-"""A corpus in memory."""
+"""Corpora for tests of the trainer."""
 
 from dataclasses import dataclass
 
